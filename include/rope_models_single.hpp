@@ -178,6 +178,20 @@
 #else
 #define ROPE_DETAIL_NOT_UNROLLED
 #endif
+// Begins each iteration of a loop that needs many registers. With AVX-512, g++ keeps pointers and counts in
+// vector registers, and the iteration waits until they are moved back. This statement has no instructions,
+// but says that it changes all vector registers, so g++ keeps these numbers in memory. Rows of the rotation
+// benchmark that need it: half_split, 16 tokens and more, 8 heads of 64 to 128 channels, g++ -O2.
+#if defined(__GNUC__) && !defined(__clang__) && defined(__AVX512F__) && defined(__x86_64__)
+#define ROPE_DETAIL_NO_VECTOR_KEPT                                                                    \
+  asm volatile("" ::                                                                                  \
+                   : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9",  \
+                     "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "xmm16", "xmm17", "xmm18", \
+                     "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", "xmm24", "xmm25", "xmm26", "xmm27", \
+                     "xmm28", "xmm29", "xmm30", "xmm31")
+#else
+#define ROPE_DETAIL_NO_VECTOR_KEPT static_cast<void>(0)
+#endif
 // Marks a parameter to which the result refers. clang then warns if a variable keeps a result that refers to
 // a temporary. It does not warn if the result is only used within the same expression.
 #if defined(__clang__) && __has_cpp_attribute(clang::lifetimebound)
@@ -217,19 +231,10 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 #include <bit>        // std::bit_cast
 #include <cstdint>
 #include <functional>  // std::equal_to
-#include <utility>  // std::in_range
 /// Numbers: comparisons and conversions that compilers warn about or optimise away, the arithmetic type of
 /// channels, tests of bits for infinities, and hashes.
 namespace rope::inline ROPE_ABI::detail {
-/// The bytes of `from` as a `To`. Early standard libraries of C++20 have no std::bit_cast.
-template <class To, class From>
-constexpr To bit_cast(const From& from) {
-#if defined(__cpp_lib_bit_cast)
-  return std::bit_cast<To>(from);
-#else
-  return __builtin_bit_cast(To, from);
-#endif
-}
+using std::bit_cast;
 /// a == b, for comparisons that must be exact, for example of a factor with 1.
 template <class A, class B>
 constexpr bool equal(A a, B b) {
@@ -246,11 +251,6 @@ constexpr bool is_within_2_53(double x) {
   constexpr std::uint64_t two_to_the_53 = 0x4340000000000000u, sign = std::uint64_t{1} << 63;
   return (bit_cast<std::uint64_t>(x) & ~sign) <= two_to_the_53;
 }
-/// Whether an Index holds the count.
-template <std::integral Count>
-constexpr bool is_index(Count count) {
-  return std::in_range<Index>(count);
-}
 /// Converts a count that fits in an Index. There is no cast if the types are equal, because compilers would
 /// warn about it.
 template <std::integral Count>
@@ -260,6 +260,8 @@ constexpr Index to_index(Count count) {
   else
     return static_cast<Index>(count);
 }
+/// The number of pieces of at most `size` elements that cover `count` elements: count / size, rounded up.
+constexpr Index pieces_of(Index count, Index size) { return (count + size - 1) / size; }
 /// Whether channels of type C are integers with a scale.
 template <class C>
 inline constexpr bool is_quantized = std::is_same_v<C, std::int8_t>;
@@ -286,13 +288,15 @@ bool all_finite(const X* x, Index count) {
   for (; i < count; ++i) largest[0] = (std::max)(largest[0], exponent_of(i));
   return *std::max_element(largest, largest + block) != exponent;
 }
-/// Folds a 64-bit word into a hash so that every bit of both affects every bit of the result (the finaliser
-/// of SplitMix64).
+/// The finaliser of SplitMix64: every bit of the word affects every bit of the result.
+constexpr std::uint64_t finalised(std::uint64_t word) {
+  word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9u;
+  word = (word ^ (word >> 27)) * 0x94d049bb133111ebu;
+  return word ^ (word >> 31);
+}
+/// Folds a 64-bit word into a hash so that every bit of both affects every bit of the result.
 constexpr std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
-  hash = (hash ^ word) + 0x9e3779b97f4a7c15u;
-  hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9u;
-  hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebu;
-  return hash ^ (hash >> 31);
+  return finalised((hash ^ word) + 0x9e3779b97f4a7c15u);
 }
 /// Folds the shape [rows, columns] and the doubles value(r, c) into a hash.
 template <class Value>
@@ -308,6 +312,7 @@ std::uint64_t mix(std::uint64_t hash, Index rows, Index columns, const Value& va
 #ifndef ROPE_FREQUENCIES_FREQUENCIES_HPP
 #define ROPE_FREQUENCIES_FREQUENCIES_HPP
 #include <limits>
+#include <utility>
 
 #ifndef ROPE_BASE_MESSAGE_HPP
 #define ROPE_BASE_MESSAGE_HPP
@@ -342,20 +347,14 @@ class message_part {
       : kind_(kind::integer), integer_(static_cast<Index>(value)) {}
   /// Appends the part. A double gets 17 digits, which read back exactly.
   void append_to(std::string& text) const {
-    char digits[32];
-    switch (kind_) {
-      case kind::text:
-        break;
-      case kind::integer:
-        std::snprintf(digits, sizeof digits, "%lld", integer_);
-        break;
-      case kind::natural:
-        std::snprintf(digits, sizeof digits, "%llu", natural_);
-        break;
-      case kind::real:
-        std::snprintf(digits, sizeof digits, "%.17g", real_);
+    if (kind_ == kind::text) text += text_;
+    if (kind_ == kind::integer) text += std::to_string(integer_);
+    if (kind_ == kind::natural) text += std::to_string(natural_);
+    if (kind_ == kind::real) {
+      char digits[32];
+      std::snprintf(digits, sizeof digits, "%.17g", real_);
+      text += digits;
     }
-    text += kind_ == kind::text ? text_ : digits;
   }
  private:
   enum class kind { text, real, integer, natural } kind_;
@@ -428,6 +427,12 @@ template <class... Parts>
 inline void check_rule(const char* function, bool holds, const char* rule, Index first, Index second) {
   if (!holds) throw_invalid(function, rule, ", got ", first, " and ", second);
 }
+/// Throws unless the number is finite and the rule holds.
+///
+/// Throws:  std::invalid_argument
+inline void check_finite(const char* function, bool holds, const char* rule, double value) {
+  if (!holds || !is_finite(value)) throw_invalid(function, rule, ", got ", value);
+}
 /// Throws unless both extents are equal. `names` lists the objects in the order of the numbers.
 ///
 /// Throws:  std::invalid_argument
@@ -455,6 +460,10 @@ inline void check_equal(const char* function, const char* names, const char* ext
 /// Memory of tables, caches and scratch: uninitialised, aligned to a cache line under all compiler flags.
 namespace rope::inline ROPE_ABI::detail {
 inline constexpr std::size_t cache_line = 64;
+/// Whether an Eigen expression has numbers of float or double.
+template <class Derived>
+inline constexpr bool is_real =
+    std::is_same_v<typename Derived::Scalar, float> || std::is_same_v<typename Derived::Scalar, double>;
 /// Rejects a block that exceeds the address space.
 ///
 /// Throws:  std::length_error
@@ -462,12 +471,8 @@ inline void check_block(const char* name, std::size_t count, std::size_t size) {
   if (count > static_cast<std::size_t>(-1) / size)
     throw_length(name, count, " elements of ", size, " bytes exceed the address space");
 }
-/// `count` elements of `size` bytes each.
-///
-/// Throws:  std::length_error if they exceed the address space
-inline void* allocate_block(const char* name, std::size_t count, std::size_t size) {
-  check_block(name, count, size);
-  return ::operator new (count* size, std::align_val_t{cache_line});
+inline void* allocate_block(std::size_t bytes) {
+  return ::operator new (bytes, std::align_val_t{cache_line});
 }
 /// An array [rows, columns] of elements of `size` bytes each, or null if it has no element.
 ///
@@ -477,9 +482,8 @@ inline void* allocate_array(Index rows, Index columns, std::size_t size) {
   if (rows < 0 || columns < 0 || (columns > 0 && rows > most / columns))
     throw_length("number_array", shape_text({rows, columns}),
                  " must not be negative nor exceed the address space");
-  return rows == 0 || columns == 0
-             ? nullptr
-             : allocate_block("number_array", static_cast<std::size_t>(rows * columns), size);
+  if (rows == 0 || columns == 0) return nullptr;
+  return allocate_block(static_cast<std::size_t>(rows * columns) * size);
 }
 /// Frees a block of allocate_block. Does nothing if `block` is null.
 inline void free_block(void* block) noexcept { ::operator delete (block, std::align_val_t{cache_line}); }
@@ -542,13 +546,12 @@ class number_array {
     std::copy_n(other.data(), size(), data());
   }
   /// Takes over the memory of `other`, which is then empty.
-  number_array(number_array&& other) noexcept : numbers_(other.numbers_) { other.numbers_ = {}; }
+  number_array(number_array&& other) noexcept : numbers_(std::exchange(other.numbers_, {})) {}
   /// Copies the shape and the numbers. If it throws, nothing changes.
   number_array& operator=(const number_array& other) { return *this = number_array(other); }
   /// Takes over the memory of `other`, which is then empty.
   number_array& operator=(number_array&& other) noexcept {
-    const memory taken = other.numbers_;
-    other.numbers_ = {};
+    const memory taken = std::exchange(other.numbers_, {});
     release();
     numbers_ = taken;
     return *this;
@@ -618,12 +621,10 @@ class moved_index {
  public:
   moved_index(Index value) noexcept : value_(value) {}
   moved_index(const moved_index&) = default;
-  moved_index(moved_index&& other) noexcept : value_(other.value_) { other.value_ = 0; }
+  moved_index(moved_index&& other) noexcept : value_(std::exchange(other.value_, 0)) {}
   moved_index& operator=(const moved_index&) = default;
   moved_index& operator=(moved_index&& other) noexcept {
-    const Index value = other.value_;
-    other.value_ = 0;
-    value_ = value;
+    value_ = std::exchange(other.value_, 0);
     return *this;
   }
   ~moved_index() = default;
@@ -735,6 +736,21 @@ constexpr uint128 multiply_upper(uint128 a, uint128 b) {
   const uint128 top = multiply(a.hi, b.hi);
   return top + uint128{0, multiply(a.hi, b.lo).hi} + uint128{0, multiply(a.lo, b.hi).hi};
 }
+/// |x| = significand * 2^exponent, exactly, of a finite double x.
+struct binary {
+  std::uint64_t significand;
+  int exponent;
+};
+constexpr binary binary_of(double x) {
+  const auto bits = bit_cast<std::uint64_t>(x);
+  const std::uint64_t fraction = bits & 0x000fffffffffffffu;
+  const int exponent = static_cast<int>(bits >> 52 & 0x7ff);
+  return exponent == 0 ? binary{fraction, -1074} : binary{fraction | 0x0010000000000000u, exponent - 1075};
+}
+/// |x| of an integer.
+constexpr binary binary_of(std::int64_t x) {
+  return {x < 0 ? 0 - static_cast<std::uint64_t>(x) : static_cast<std::uint64_t>(x), 0};
+}
 }  // namespace rope::inline ROPE_ABI::detail
 namespace rope::inline ROPE_ABI {
 /// A real number of 128 significant bits, computed in integers. A schedule computed with it has the same bits
@@ -760,12 +776,9 @@ class wide_real {
       : wide_real(x < 0, {0, x < 0 ? 0 - static_cast<std::uint64_t>(x) : static_cast<std::uint64_t>(x)}, 0) {}
   /// A double, exactly. Infinity and NaN become infinite.
   constexpr wide_real(double x) {
-    const auto bits = detail::bit_cast<std::uint64_t>(x);
-    const std::uint64_t fraction = bits & 0x000fffffffffffffu;
-    const int exponent = static_cast<int>(bits >> 52 & 0x7ff);
-    *this = wide_real(bits >> 63 != 0, {0, exponent == 0 ? fraction : fraction | std::uint64_t{1} << 52},
-                      (exponent == 0 ? 1 : exponent) - 1075);
-    if (exponent == 0x7ff) *this = infinite(bits >> 63 != 0);
+    const bool negative = detail::bit_cast<std::uint64_t>(x) >> 63 != 0;
+    const auto [significand, exponent] = detail::binary_of(x);
+    *this = detail::is_finite(x) ? wide_real(negative, {0, significand}, exponent) : infinite(negative);
   }
   /// pi.
   static constexpr wide_real pi() { return {false, {0xc90fdaa22168c234u, 0xc4c6628b80dc1cd1u}, -126}; }
@@ -794,11 +807,7 @@ class wide_real {
     return x;
   }
   friend constexpr wide_real operator+(wide_real a, wide_real b) {
-    if (a.exponent_ < b.exponent_) {
-      const wide_real exchanged = a;
-      a = b;
-      b = exchanged;
-    }
+    if (a.exponent_ < b.exponent_) std::swap(a, b);
     if (a.is_infinite()) return a;
     const detail::uint128 addend = shifted(b.significand_, a.exponent_ - b.exponent_);
     if (a.negative_ != b.negative_)
@@ -864,7 +873,8 @@ class wide_real {
   /// The largest integer that is at most x.
   friend constexpr wide_real floor(wide_real x) {
     if (x.exponent_ >= 0) return x;
-    const wide_real cut = x.truncated();
+    if (x.exponent_ < -127) return x.negative_ ? -1 : 0;
+    const wide_real cut = {x.negative_, x.significand_ >> -x.exponent_ << -x.exponent_, x.exponent_};
     return x.negative_ && cut != x ? cut - 1 : cut;
   }
   /// The smallest integer that is at least x.
@@ -887,7 +897,8 @@ class wide_real {
       sum = inverse_factorials[n] + detail::multiply_upper(y, sum);
     detail::uint128 u = y + detail::multiply_upper(y, detail::multiply_upper(y, sum));
     for (int n = 0; n < 4; ++n) u = (u << 1) + detail::multiply_upper(u, u);
-    return {false, (detail::uint128{0, 1} << 127) + (u >> 1), powers.to_int() - 127};
+    const auto exponent = static_cast<int>(static_cast<double>(powers));
+    return {false, (detail::uint128{0, 1} << 127) + (u >> 1), exponent - 127};
   }
   /// The natural logarithm.  Requires: x is positive; otherwise the result is infinite
   friend constexpr wide_real log(wide_real x) {
@@ -919,31 +930,17 @@ class wide_real {
     significand_ = significand << zeros;
     exponent_ = exponent - zeros;
     negative_ = negative;
-    if (exponent_ >= too_large) *this = infinite(negative);
     if (exponent_ <= -too_large) *this = wide_real();
+    if (exponent_ >= too_large) {
+      significand_ = detail::uint128{0, 1} << 127;
+      exponent_ = too_large;
+    }
   }
-  static constexpr wide_real infinite(bool negative) {
-    wide_real x;
-    x.significand_ = detail::uint128{0, 1} << 127;
-    x.exponent_ = too_large;
-    x.negative_ = negative;
-    return x;
-  }
+  static constexpr wide_real infinite(bool negative) { return {negative, {0, 1}, 2 * too_large}; }
   static constexpr wide_real ln2() { return {false, {0xb17217f7d1cf79abu, 0xc9e3b39803f2f6afu}, -128}; }
   /// x / 2^places, rounded down.  Requires: places >= 0
   static constexpr detail::uint128 shifted(detail::uint128 x, int places) {
     return places > 127 ? detail::uint128{} : x >> places;
-  }
-  /// The number without the bits below 1.  Requires: exponent_ < 0
-  constexpr wide_real truncated() const {
-    if (exponent_ < -127) return {};
-    return {negative_, significand_ >> -exponent_ << -exponent_, exponent_};
-  }
-  /// Requires: an integer of a magnitude below 2^31
-  constexpr int to_int() const {
-    if (significand_ == detail::uint128{}) return 0;
-    const auto magnitude = static_cast<int>((significand_ >> -exponent_).lo);
-    return negative_ ? -magnitude : magnitude;
   }
   /// 2^128 / n! for n = 2, 3, ..., 19.
   static constexpr std::array<detail::uint128, 18> inverse_factorials = [] {
@@ -1048,8 +1045,8 @@ class frequencies {
   /// Accuracy:  relative error below 5.4 * 2^-53, with the same bits in every build
   /// Source:    lucidrains/rotary-embedding-torch, `freqs_for = 'pixel'`
   static frequencies pixel(Index rotary_dim, double max_freq = 10.0) {
-    if (!detail::is_finite(max_freq) || max_freq < 2)
-      detail::throw_invalid("frequencies::pixel", "max_freq must be finite and at least 2, got ", max_freq);
+    detail::check_finite("frequencies::pixel", max_freq >= 2, "max_freq must be finite and at least 2",
+                         max_freq);
     require_even(rotary_dim);
     const Index pairs = rotary_dim / 2;
     require_addressable(pairs);
@@ -1081,8 +1078,7 @@ class frequencies {
   ///          in magnitude, or attention_factor is not finite and positive
   template <class Derived>
   static frequencies custom(const Eigen::DenseBase<Derived>& inv_freq, double attention_factor = 1.0) {
-    using scalar = typename Derived::Scalar;
-    static_assert(std::is_same_v<scalar, float> || std::is_same_v<scalar, double>,
+    static_assert(detail::is_real<Derived>,
                   "frequencies::custom: inv_freq is float or double; 16-bit types lose the angle");
     if constexpr (Derived::RowsAtCompileTime == 1)
       return frequencies(number_array<double>(inv_freq.derived().transpose().template cast<double>()),
@@ -1130,9 +1126,8 @@ class frequencies {
         if (!detail::is_finite(inv_freq_(i, a)) || (std::abs)(inv_freq_(i, a)) >= 0x1p64)
           detail::throw_invalid("frequencies", "inv_freq must be finite and below 2^64 in magnitude, got ",
                                 inv_freq_(i, a), " at pair ", i, ", axis ", a);
-    if (!detail::is_finite(attention_factor) || attention_factor <= 0)
-      detail::throw_invalid("frequencies", "attention_factor must be finite and positive, got ",
-                            attention_factor);
+    detail::check_finite("frequencies", attention_factor > 0, "attention_factor must be finite and positive",
+                         attention_factor);
   }
   explicit frequencies(const schedule& axis) : frequencies(rounded(axis), axis.attention_factor) {}
   static number_array<double> rounded(const schedule& axis) {
@@ -1148,8 +1143,7 @@ class frequencies {
     // Integers are checked before they become an Index, which may have too few bits.
     const std::conditional_t<std::is_integral_v<Integer>, Integer, Index> given = rotary_dim;
     require_even(given);
-    if (!detail::is_finite(base) || base <= 1)
-      detail::throw_invalid("frequencies", "base must be finite and greater than 1, got ", base);
+    detail::check_finite("frequencies", base > 1, "base must be finite and greater than 1", base);
     if (std::cmp_greater(+given, 65536))  // + promotes bool and characters
       detail::throw_invalid("frequencies",
                             "rotary_dim must be at most 65536 and comes first, then the base: "
@@ -1221,7 +1215,7 @@ concept strided_span = requires(const std::remove_cvref_t<X>& x) {
 /// Throws:  std::length_error if it is no Index
 template <class Number>
 Index checked_index(const char* name, Number number, int axis) {
-  if (!is_index(number))
+  if (!std::in_range<Index>(number))
     throw_length("tensor or mdspan", name, " must be below 2^", 8 * sizeof(Index) - 1, ", got ", number,
                  " on index ", axis);
   return to_index(number);
@@ -1540,7 +1534,7 @@ class any_integers {
   any_integers(const X& list) : any_integers("counts and offsets", list) {}
   template <whole_number Integer>
   any_integers(const Integer* data, std::size_t size)
-      : data_(data), size_(size), step_(8 * std::int64_t{sizeof(Integer)} + kind_of<Integer>) {
+      : data_(data), size_(size), step_(sizeof(Integer)), read_(as<Integer>) {
     static_assert(sizeof(Integer) <= sizeof(std::int64_t),
                   "counts and offsets: integers have at most 64 bits");
   }
@@ -1558,7 +1552,7 @@ class any_integers {
   ///
   /// Requires:  the integers do not decrease, the first is at most `value`, and the last is larger
   EIGEN_DONT_INLINE neighbours around(std::int64_t value) const {
-    if ((step_ & 7) == kind_of<std::int64_t>)  // the usual type
+    if (read_ == as<std::int64_t>)  // the usual type
       return search(value, [this](std::size_t i) { return as<std::int64_t>(address(i)); });
     return search(value, [this](std::size_t i) { return read(i); });
   }
@@ -1568,12 +1562,9 @@ class any_integers {
   any_integers(const char* name, const X& list) {
     const auto vector = list_of(list).as_vector(name);
     *this = any_integers(vector.data, static_cast<std::size_t>(vector.size()));
-    step_ += 8 * (vector.column_stride - 1) * std::int64_t{sizeof(integer_of<X>)};
+    step_ *= vector.column_stride;
   }
  private:
-  /// Size and sign of a type of integers, in three bits.
-  template <whole_number Integer>
-  static constexpr int kind_of = std::countr_zero(sizeof(Integer)) + (std::is_signed_v<Integer> ? 4 : 0);
   template <class Integer>
   static std::int64_t as(const char* at) {
     Integer value;
@@ -1591,17 +1582,13 @@ class any_integers {
     return {first, read_at(first), read_at(first + 1)};
   }
   const char* address(std::size_t i) const {
-    return static_cast<const char*>(data_) + static_cast<std::int64_t>(i) * (step_ >> 3);
+    return static_cast<const char*>(data_) + static_cast<std::int64_t>(i) * step_;
   }
-  std::int64_t read(std::size_t i) const {
-    static constexpr std::int64_t (*by_kind[])(const char*) = {
-        as<std::uint8_t>, as<std::uint16_t>, as<std::uint32_t>, as<std::uint64_t>,
-        as<std::int8_t>,  as<std::int16_t>,  as<std::int32_t>,  as<std::int64_t>};
-    return by_kind[step_ & 7](address(i));
-  }
+  std::int64_t read(std::size_t i) const { return read_(address(i)); }
   const void* data_ = nullptr;
   std::size_t size_ = 0;
-  std::int64_t step_ = 0;  // 8 times the bytes from one integer to the next, plus their kind
+  std::int64_t step_ = 0;                        // bytes from one integer to the next
+  std::int64_t (*read_)(const char*) = nullptr;  // reads an integer of the type of the list
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_LISTS_HPP
@@ -1653,21 +1640,16 @@ inline blend_bounds blend_between(double fast, double slow, bool truncate, const
 inline wide_real ramp(Index pair, wide_real low, wide_real high) {
   return std::clamp((pair - low) / (high - low), wide_real(0), wide_real(1));
 }
-inline void require_field(bool holds, const char* rule, double got) {
-  if (!holds) ROPE_THROW(std::invalid_argument, message(rule, ", got ", got));
-}
 /// \param field  the names of the rule and of its field, for the message
 inline void require_positive(const char* field, double value) {
-  if (!is_finite(value) || value <= 0)
-    ROPE_THROW(std::invalid_argument, message(field, " must be positive and finite, got ", value));
+  if (!is_finite(value) || value <= 0) throw_invalid({field, " must be positive and finite, got ", value});
 }
 /// Multiplies the base by multiplier. The product must be above 1.
 ///
 /// \param field  the names of the rule and of the field whose `value` gave the multiplier, for the message
 inline void multiply_base(schedule& axis, wide_real multiplier, const char* field, wide_real value) {
   if (axis.base * multiplier <= 1)
-    ROPE_THROW(std::invalid_argument,
-               message(field, " must leave a base greater than 1, got ", static_cast<double>(value)));
+    throw_invalid({field, " must leave a base greater than 1, got ", static_cast<double>(value)});
   axis.multiply_base(multiplier);
 }
 /// Multiplies the base by factor^(d / (d - 2)): the slowest pair then rotates `factor` times slower, and pair
@@ -1693,7 +1675,7 @@ struct linear_scaling {
   /// Throws:  std::invalid_argument unless factor is finite and positive
   void apply(schedule& axis) const {
     detail::require_positive("linear_scaling: factor", factor);
-    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= factor;
+    axis.inv_freq /= factor;
   }
 };
 /// f_i / factors[i]: the `rope_freqs`, `rope_factors_long` and `rope_factors_short` tensors of GGUF files,
@@ -1749,8 +1731,8 @@ struct dynamic_ntk_scaling {
   void apply(schedule& axis) const {
     detail::require_positive("dynamic_ntk_scaling: factor", factor);
     detail::require_positive("dynamic_ntk_scaling: max_position", max_position);
-    detail::require_field(detail::is_finite(length) && length >= 0,
-                          "dynamic_ntk_scaling: length must be finite and not negative", length);
+    detail::check_finite("dynamic_ntk_scaling", length >= 0, "length must be finite and not negative",
+                         length);
     if (length > max_position) {
       // 1 + s (L - max_position) / max_position, which has no cancellation.
       const wide_real limit = wide_real(max_position);
@@ -1818,14 +1800,12 @@ struct yarn_scaling {
     detail::require_positive("yarn_scaling: factor", factor);
     detail::require_positive("yarn_scaling: original_max_position", original_max_position);
     detail::require_positive("yarn_scaling: beta_slow", beta_slow);
-    detail::require_field(detail::is_finite(beta_fast) && beta_fast >= beta_slow,
-                          "yarn_scaling: beta_fast must be finite and at least beta_slow", beta_fast);
+    detail::check_finite("yarn_scaling", beta_fast >= beta_slow,
+                         "beta_fast must be finite and at least beta_slow", beta_fast);
     for (const auto& field : {attention_factor, mscale, mscale_all_dim})
-      detail::require_field(
-          detail::is_finite(field.value_or(0)) && field.value_or(0) >= 0,
-          "yarn_scaling: attention_factor, mscale and mscale_all_dim must be finite and not "
-          "negative",
-          field.value_or(0));
+      detail::check_finite("yarn_scaling", field.value_or(0) >= 0,
+                           "attention_factor, mscale and mscale_all_dim must be finite and not negative",
+                           field.value_or(0));
     const auto [low, high] = bounds(axis);
     for (Index i = 0; i < axis.inv_freq.size(); ++i) {
       const wide_real interpolated = detail::ramp(i, low, high);
@@ -1860,9 +1840,8 @@ struct llama3_scaling {
   void apply(schedule& axis) const {
     detail::require_positive("llama3_scaling: factor", factor);
     detail::require_positive("llama3_scaling: low_freq_factor", low_freq_factor);
-    detail::require_field(detail::is_finite(high_freq_factor) && high_freq_factor >= low_freq_factor,
-                          "llama3_scaling: high_freq_factor must be finite and at least low_freq_factor",
-                          high_freq_factor);
+    detail::check_finite("llama3_scaling", high_freq_factor >= low_freq_factor,
+                         "high_freq_factor must be finite and at least low_freq_factor", high_freq_factor);
     detail::require_positive("llama3_scaling: original_max_position", original_max_position);
     const wide_real width = wide_real(high_freq_factor) - low_freq_factor;
     for (wide_real& f : axis.inv_freq) {
@@ -1890,9 +1869,8 @@ struct proportional_scaling {
   /// Throws:  std::invalid_argument unless partial_rotary_factor is in (0, 1], and factor finite and
   ///          positive
   void apply(schedule& axis) const {
-    detail::require_field(
-        detail::is_finite(partial_rotary_factor) && partial_rotary_factor > 0 && partial_rotary_factor <= 1,
-        "proportional_scaling: partial_rotary_factor must be in (0, 1]", partial_rotary_factor);
+    detail::check_finite("proportional_scaling", partial_rotary_factor > 0 && partial_rotary_factor <= 1,
+                         "partial_rotary_factor must be in (0, 1]", partial_rotary_factor);
     detail::require_positive("proportional_scaling: factor", factor);
     const auto rotating =
         static_cast<Index>(partial_rotary_factor * static_cast<double>(axis.rotary_dim) / 2);
@@ -1935,12 +1913,10 @@ struct longrope_scaling {
   /// Throws:  std::invalid_argument unless both lists have one finite and positive value per pair, and the
   ///          other fields are finite and in the ranges above
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(original_max_position) && original_max_position > 1,
-                          "longrope_scaling: original_max_position must be finite and above 1",
-                          original_max_position);
+    detail::check_finite("longrope_scaling", original_max_position > 1,
+                         "original_max_position must be finite and above 1", original_max_position);
     detail::require_positive("longrope_scaling: max_position", max_position);
-    detail::require_field(detail::is_finite(length) && length >= 0,
-                          "longrope_scaling: length must be finite and not negative", length);
+    detail::check_finite("longrope_scaling", length >= 0, "length must be finite and not negative", length);
     detail::require_positive("longrope_scaling: factor", factor.value_or(1));
     detail::require_positive("longrope_scaling: attention_factor", attention_factor.value_or(1));
     for (const auto* list : {&short_factor, &long_factor}) {
@@ -2025,8 +2001,7 @@ struct mixed_ntk_scaling {
     const wide_real s = wide_real(factor), pairs = wide_real(axis.inv_freq.size());
     if (!mixed_b) {
       detail::multiply_base(axis, s, "mixed_ntk_scaling: factor", s);
-      const wide_real divisor = pow(s, 1 / pairs);
-      for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= divisor;
+      axis.inv_freq /= pow(s, 1 / pairs);
       return;
     }
     detail::require_positive("mixed_ntk_scaling: mixed_b", *mixed_b);
@@ -2057,9 +2032,8 @@ struct ntk_by_parts_scaling {
     detail::require_positive("ntk_by_parts_scaling: factor", factor);
     detail::require_positive("ntk_by_parts_scaling: original_max_position", original_max_position);
     for (const double weight : {ntk_factor, extrapolation_factor})
-      detail::require_field(detail::is_finite(weight) && weight >= 0 && weight <= 1,
-                            "ntk_by_parts_scaling: ntk_factor and extrapolation_factor must be in [0, 1]",
-                            weight);
+      detail::check_finite("ntk_by_parts_scaling", weight >= 0 && weight <= 1,
+                           "ntk_factor and extrapolation_factor must be in [0, 1]", weight);
     auto stretched = axis;
     detail::stretch_base(stretched, factor, "ntk_by_parts_scaling", "ntk_by_parts_scaling: factor");
     const detail::blend_bounds of_ntk = bounds(1.25, 0.75, axis), of_original = bounds(16, 2, axis);
@@ -2075,9 +2049,8 @@ struct ntk_by_parts_scaling {
  private:
   detail::blend_bounds bounds(double fast, double slow, const schedule& axis) const {
     const auto of = detail::blend_between(fast, slow, true, axis, original_max_position);
-    detail::require_field(of.low < of.high,
-                          "ntk_by_parts_scaling: original_max_position leaves no pair to blend",
-                          original_max_position);
+    detail::check_finite("ntk_by_parts_scaling", of.low < of.high,
+                         "original_max_position leaves no pair to blend", original_max_position);
     return of;
   }
 };
@@ -2098,10 +2071,9 @@ struct resonance_scaling {
   void apply(schedule& axis) const {
     constexpr wide_real turn = 2 * wide_real::pi();
     for (wide_real& f : axis.inv_freq) {
-      detail::require_field(f > 0 && f < 2 * turn,
-                            "resonance_scaling: every inv_freq must be positive and below 4 pi, a wavelength "
-                            "above half a token",
-                            static_cast<double>(f));
+      detail::check_finite("resonance_scaling", f > 0 && f < 2 * turn,
+                           "every inv_freq must be positive and below 4 pi, a wavelength above half a token",
+                           static_cast<double>(f));
       f = turn / detail::nearest_integer(turn / f);
     }
   }
@@ -2128,8 +2100,8 @@ struct clipped_scaling {
   ///
   /// Throws:  std::invalid_argument if low_count is negative
   void apply(schedule& axis) const {
-    detail::require_field(low_count >= 0, "clipped_scaling: low_count must not be negative",
-                          static_cast<double>(low_count));
+    detail::check_finite("clipped_scaling", low_count >= 0, "low_count must not be negative",
+                         static_cast<double>(low_count));
     const Index n = (std::min)(low_count, axis.inv_freq.size());
     for (Index j = 0; j < n; ++j) {
       // (1 + cos x) / 2 = sin((pi - x) / 2)^2, which keeps its digits where the cosine cancels.
@@ -2832,8 +2804,6 @@ struct listed_positions {
     return batch > 0 ? range : position_range{};
   }
 };
-template <class List>
-listed_positions(List, Index) -> listed_positions<List>;
 /// Token t of row b is at starts[b] + t.
 template <class Integer>
 struct started_rows {
@@ -2919,7 +2889,7 @@ contiguous_positions position_source(Integer start, Index /*tokens*/) {
 }
 template <position_list X>
 auto position_source(const X& ids, Index tokens) {
-  return listed_positions(list_of(ids), tokens);
+  return listed_positions<decltype(list_of(ids))>(list_of(ids), tokens);
 }
 template <class Integer>
 listed_positions<integer_list<Integer>> position_source(const evaluated_list<Integer>& ids, Index tokens) {
@@ -3092,7 +3062,7 @@ std::vector<Range> segment_ranges(const X& offsets, bool causal, const Y& length
   const auto bound = [&](Index s) { return detail::as_position(bounds[s]); };
   const Index segment_count = bounds.size() - 1;
   const std::int64_t end = bounds.size() == 0 ? 0 : bound(segment_count);
-  if (!detail::is_index(end))
+  if (!std::in_range<Index>(end))
     detail::throw_length(function, "offsets must be in [0, 2^", 8 * sizeof(Index) - 1, "), got ", end);
   detail::check_offsets(function, "offsets", bounds.size(), detail::to_index(end), bound);
   if (counts.size() != 0 && counts.size() != segment_count)
@@ -3206,11 +3176,6 @@ struct selected_shape {
   Index key_heads = 1;  // 1: the key heads share the list of their query
   Index keys;           // entries of a list
 };
-namespace detail {
-/// Signed integers of 32 or 64 bits.
-template <class Integer>
-concept key_index = std::signed_integral<Integer> &&(sizeof(Integer) == 4 || sizeof(Integer) == 8);
-}  // namespace detail
 /// The keys that each query attends to, one list per query or per query and key head. A key is given by its
 /// index in the row, as in a mask. Lists are in any order. An entry of -1 ends its list. The object is a view
 /// of the caller's integers, std::int32_t or std::int64_t.
@@ -3295,7 +3260,7 @@ class selected_keys {
   };
   template <class Integer>
   void set_memory(const Integer* lists) {
-    static_assert(detail::key_index<Integer>,
+    static_assert(std::signed_integral<Integer> && (sizeof(Integer) == 4 || sizeof(Integer) == 8),
                   "selected_keys: entries are std::int32_t or std::int64_t, because -1 ends a list");
     memory_ = reinterpret_cast<const char*>(lists);
     is_wide_ = sizeof(Integer) == 8;
@@ -4017,6 +3982,15 @@ EIGEN_ALWAYS_INLINE T rounded(A value) {
 /// that `load` also finds those declared later, in simd/channel_rows.hpp.
 template <int n>
 struct lane_count {};
+#if defined(EIGEN_VECTORIZE_AVX)
+/// Eight channels in two halves, for types that have no instruction for eight.
+template <class T>
+EIGEN_ALWAYS_INLINE auto load_widened(const T* from, lane_count<8>) {
+  constexpr lane_count<4> four{};
+  return _mm256_insertf128_ps(_mm256_castps128_ps256(load_widened(from, four)), load_widened(from + 4, four),
+                              1);
+}
+#endif
 #if ROPE_DETAIL_HALF_INSTRUCTIONS && defined(EIGEN_VECTORIZE_SSE2)
 // Eigen 3.4.0 uses these instructions only with clang, and converts in software with GCC.
 EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, lane_count<4>) {
@@ -4075,11 +4049,6 @@ EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m128 values) {
   _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi32(extended, extended));
 }
 #if defined(EIGEN_VECTORIZE_AVX)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, lane_count<8>) {
-  constexpr lane_count<4> four{};
-  return _mm256_insertf128_ps(_mm256_castps128_ps256(load_widened(from, four)), load_widened(from + 4, four),
-                              1);
-}
 EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m256 values) {
   store_rounded(to, _mm256_castps256_ps128(values));
   store_rounded(to + 4, _mm256_extractf128_ps(values, 1));
@@ -4124,16 +4093,13 @@ inline A multiply_add(A a, A b, A c) {
 #endif
 }
 namespace packet_search {
-/// The packet with n lanes among P, its half, the half of that, and so on, or void if there is none.
+/// The packet with n lanes among P, its half, the half of that, and so on.
 template <class P, int n>
 constexpr auto narrow() {
-  using half = typename Eigen::internal::unpacket_traits<P>::half;
-  if constexpr (int(Eigen::internal::unpacket_traits<P>::size) == n)
+  if constexpr (lanes<P> == n)
     return std::type_identity<P>{};
-  else if constexpr (std::is_same_v<half, P> || int(Eigen::internal::unpacket_traits<P>::size) < n)
-    return std::type_identity<void>{};
   else
-    return narrow<half, n>();
+    return narrow<half_packet<P>, n>();
 }
 }  // namespace packet_search
 /// Whether channels of type T can be rotated in packets P of their arithmetic type.
@@ -4532,7 +4498,7 @@ template <std::integral First, std::integral Last>
 Index checked_rows(const char* function, First first, Last last) {
   const std::int64_t from = checked_position(function, first), to = checked_position(function, last);
   if (to < from) throw_invalid(function, "last must not be below first, got [", from, ", ", to, ")");
-  if (!difference_is_position(to, from) || !is_index(to - from))
+  if (!difference_is_position(to, from) || !std::in_range<Index>(to - from))
     throw_length(function, "too many positions in [", from, ", ", to, ")");
   return to_index(to - from);
 }
@@ -4738,21 +4704,6 @@ struct phase {
   }
 };
 namespace detail {
-/// |x| = significand * 2^exponent, exactly, of a finite double x.
-struct binary {
-  std::uint64_t significand;
-  int exponent;
-};
-inline binary binary_of(double x) {
-  const auto bits = detail::bit_cast<std::uint64_t>(x);
-  const std::uint64_t fraction = bits & 0x000fffffffffffffu;
-  const int exponent = static_cast<int>(bits >> 52 & 0x7ff);
-  return exponent == 0 ? binary{fraction, -1074} : binary{fraction | 0x0010000000000000u, exponent - 1075};
-}
-/// |x| of an integer.
-inline binary binary_of(std::int64_t x) {
-  return {x < 0 ? 0 - static_cast<std::uint64_t>(x) : static_cast<std::uint64_t>(x), 0};
-}
 /// |inv_freq * coordinate| / (2 pi) turns as a binary number, too small by at most 2^-384 |inv_freq *
 /// coordinate|.
 class binary_turns {
@@ -4904,11 +4855,7 @@ namespace rope::inline ROPE_ABI::detail {
 /// The frequency of one pair on one axis.
 struct pair_frequency {
   double inv_freq = 0;
-  phase step;  // for one unit of position
-  pair_frequency() = default;
-  /// Requires: turns == binary_turns(frequency, 1.0)
-  pair_frequency(double frequency, const binary_turns& turns)
-      : inv_freq(frequency), step(frequency < 0 ? -turns.rounded() : turns.rounded()) {}
+  phase step = {};  // for one unit of position
   EIGEN_ALWAYS_INLINE phase at(std::int64_t position) const { return phase_at(step, inv_freq, position); }
   /// Requires: |coordinate| <= 2^53
   EIGEN_ALWAYS_INLINE phase at(double coordinate) const {
@@ -4926,14 +4873,14 @@ class row_angles {
   static constexpr Index block = 16;
   explicit row_angles(const frequencies& of)
       : frequencies_(of.pairs(), of.axes(), {}),
-        words_((of.pairs() + block - 1) / block * block, columns * of.axes(), 0) {
+        words_(pieces_of(of.pairs(), block) * block, columns * of.axes(), 0) {
     for (Index a = 0; a < axes(); ++a)
       for (Index i = 0; i < pairs(); ++i) {
         const double inv_freq = of.inv_freq(i, a);
         slowest_ = (std::min)(slowest_, (std::abs)(inv_freq));
         if (equal(inv_freq, 0)) continue;
         const binary_turns turns(inv_freq, 1.0);
-        frequencies_(i, a) = pair_frequency(inv_freq, turns);
+        frequencies_(i, a) = {inv_freq, inv_freq < 0 ? -turns.rounded() : turns.rounded()};
         for (int k = 0; k < 3; ++k) {
           const std::uint64_t word = turns.word_from(-64 * k);
           words_(i, columns * a + 2 * k + 1) = static_cast<std::uint32_t>(word >> 32);
@@ -5309,7 +5256,9 @@ class frequency_table {
   template <std::integral First, std::integral Last>
   frequency_table(const frequencies& of, First first, Last last)
       : frequency_table(of, static_cast<std::int64_t>(first),
-                        detail::checked_rows("frequency_table", first, last), range_tag{}) {}
+                        detail::checked_rows("frequency_table", first, last), "frequency_table") {
+    write_positions();
+  }
   /// One row per token, at the coordinates of that token. Row r has position r. To make such a table in
   /// every decoding step without allocating memory, use row_maker::table.
   ///
@@ -5324,8 +5273,7 @@ class frequency_table {
   ///            one to three axes
   template <class Derived>
   frequency_table(const frequencies& of, const Eigen::DenseBase<Derived>& coordinates)
-      : frequency_table(of, detail::checked_coordinates("frequency_table", of.axes(), coordinates),
-                        coordinates_tag{}) {}
+      : frequency_table(of, detail::checked_coordinates("frequency_table", of.axes(), coordinates)) {}
   /// Reports a rotary_dim or a model in place of frequencies, at compile time.
   template <class X, std::integral... Counts>
   requires(!std::is_convertible_v<const X&, const frequencies&> && sizeof...(Counts) > 0)
@@ -5444,21 +5392,13 @@ class frequency_table {
  private:
   friend struct detail::given_entries;
   friend class row_maker<S>;
-  struct range_tag {};
-  struct coordinates_tag {};
   /// Leaves the rows unwritten. Messages name `function`.
   frequency_table(const frequencies& of, std::int64_t first, Index rows, const char* function)
       : frequencies_(of),
         first_(first),
         fingerprint_(detail::checked_fingerprint<S>(of, function)),
         entries_(2 * pairs(), detail::checked_entries<S>(rows, pairs(), function)) {}
-  frequency_table(const frequencies& of, std::int64_t first, Index rows, range_tag)
-      : frequency_table(of, first, rows, "frequency_table") {
-    require_one_axis();
-    const detail::row_angles angles(of);
-    for (Index r = 0; r < this->rows(); ++r) write_row(r, angles, [&](Index) { return first + r; });
-  }
-  frequency_table(const frequencies& of, number_array<double> coordinates, coordinates_tag)
+  frequency_table(const frequencies& of, number_array<double> coordinates)
       : frequency_table(of, 0, coordinates.rows(), "frequency_table") {
     at_origin_ = number_array<unsigned char>(rows(), 1);
     write_rows(std::move(coordinates), detail::row_angles(of));
@@ -5471,6 +5411,12 @@ class frequency_table {
         fingerprint_(fingerprint),
         entries_(std::move(entries)),
         at_origin_(std::move(at_origin)) {}
+  void write_positions() {
+    require_one_axis();
+    const detail::row_angles angles(frequencies_);
+    for (Index r = 0; r < rows(); ++r)
+      write_row(r, angles, [position = first_ + r](Index) { return position; });
+  }
   void write_rows(number_array<double> coordinates, const detail::row_angles& angles) {
     coordinates_ = std::move(coordinates);
     fingerprint_ = detail::mix(fingerprint_, coordinates_.rows(), coordinates_.cols(), coordinates_);
@@ -6015,6 +5961,18 @@ enum class model_without_rope {
   describe  ///< it returns a model_rope without groups: model_rope::instead_of_rope names what it has
             ///< instead. Of its attention only the number of heads and the longest context are known
 };
+/// Information that a model file lacks.
+///
+///     const model_rope model = import_hugging_face(json, {.length = 32768});
+struct import_options {
+  /// The number of tokens of context in a sequence. The frequencies of some rules depend on it. 0 means a
+  /// short sequence, which has their initial frequencies.
+  double length = 0;
+  /// The layout of the weights, if it is not that of the architecture or the architecture is unknown.
+  std::optional<layout_kind> layout = {};
+  /// Whether a model in which no layer rotates, such as GPT-2, throws or is described.
+  model_without_rope without_rope = model_without_rope::refuse;
+};
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_MODELS_MODEL_FACTS_HPP
 /// The rotary embedding of a checkpoint: the result of import_hugging_face and import_gguf.
@@ -6034,6 +5992,17 @@ inline const layer_group* group_in(const std::vector<layer_group>& groups, std::
   for (const layer_group& group : groups)
     if (group.layer_type == layer_type || group.layer_type.empty()) return &group;
   return nullptr;
+}
+/// Whether all groups have the same scale and softcap.
+inline bool alike_in_scores(const std::vector<layer_group>& groups) {
+  return std::all_of(groups.begin(), groups.end(), [&](const layer_group& g) {
+    return equal(g.scale, groups.front().scale) && equal(g.softcap, groups.front().softcap);
+  });
+}
+/// attention_options::window of a layer, or not_known_window. A list with one window holds for every layer.
+inline Index window_in(const std::vector<Index>& windows, Index layer) {
+  const auto at = windows.size() == 1 ? 0 : static_cast<std::size_t>(layer);
+  return at < windows.size() ? windows[at] : not_known_window;
 }
 }  // namespace detail
 /// The type of each layer of a model, and the layers that do not rotate.
@@ -6288,11 +6257,7 @@ class model_rope : public model_facts {
   const layer_group* numbers_group(Index layer) const {
     if (const layer_group* own = group(layers().empty() ? "" : layers()[static_cast<std::size_t>(layer)]))
       return own;
-    const bool alike = std::all_of(groups_.begin(), groups_.end(), [&](const layer_group& g) {
-      return detail::equal(g.scale, groups_.front().scale) &&
-             detail::equal(g.softcap, groups_.front().softcap);
-    });
-    return alike && !groups_.empty() ? &groups_.front() : nullptr;
+    return detail::alike_in_scores(groups_) && !groups_.empty() ? &groups_.front() : nullptr;
   }
   /// The layers that rotate as that type. Layer 0 stands for all layers if they are alike.
   std::vector<Index> layers_of_type(std::string_view layer_type) const {
@@ -6311,11 +6276,7 @@ class model_rope : public model_facts {
     const Index window = slides ? window_of_sliding : keys_are_values ? not_known_window : 0;
     return layers().empty() ? window : std::max<Index>(window, 0);
   }
-  /// attention_options::window of a layer, or not_known_window.
-  Index window_of_layer(Index layer) const {
-    const auto at = windows.size() == 1 ? 0 : static_cast<std::size_t>(layer);
-    return at < windows.size() ? windows[at] : not_known_window;
-  }
+  Index window_of_layer(Index layer) const { return detail::window_in(windows, layer); }
   /// ": " and the reason if the layer rotates (and therefore attends). Otherwise empty.
   std::string reason_of_no_window(Index layer) const {
     const bool attends = rotation_of_layer(layer) == layer_rotation::in_group;
@@ -6371,31 +6332,29 @@ class model_rope : public model_facts {
 };
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_MODELS_MODEL_ROPE_HPP
-/// The fields of a record in hugging_face_records.hpp and the rules about them, and what the records of both
-/// formats share.
+/// The fields of a record in hugging_face_records.hpp, and what the records of both formats share.
 ///
 /// Terms in the comments: a layer slides if it attends to a sliding window of tokens, and attends fully if it
 /// sees all tokens up to the query. m is the attention factor of the frequencies.
 namespace rope::inline ROPE_ABI::detail {
 // Names of architectures in one string, with a space between two names. A record may have several names.
-/// Whether a list contains the name.
-constexpr bool is_listed(std::string_view list, std::string_view name) {
-  if (name.empty()) return false;
+/// The name, as a part of the list. Empty if the list does not contain it.
+constexpr std::string_view name_in(std::string_view list, std::string_view name) {
+  if (name.empty()) return {};
   for (std::size_t at = list.find(name); at != std::string_view::npos; at = list.find(name, at + 1)) {
     const std::size_t end = at + name.size();
-    if ((at == 0 || list[at - 1] == ' ') && (end == list.size() || list[end] == ' ')) return true;
+    if ((at == 0 || list[at - 1] == ' ') && (end == list.size() || list[end] == ' '))
+      return list.substr(at, name.size());
   }
-  return false;
+  return {};
 }
-/// The first name of a record. In lists of architectures it stands for all names of the record.
-template <class Record>
-constexpr std::string_view first_name(const Record& record) {
-  return record.names.substr(0, record.names.find(' '));
+constexpr bool is_listed(std::string_view list, std::string_view name) {
+  return !name_in(list, name).empty();
 }
 /// The record that has the name of an architecture, or nullptr if there is none.
-template <class Record, std::size_t count>
-const Record* record_in(const Record (&records)[count], std::string_view architecture) {
-  for (const Record& record : records)
+template <class Records>
+auto record_in(const Records& records, std::string_view architecture) -> decltype(&records[0]) {
+  for (const auto& record : records)
     if (is_listed(record.names, architecture)) return &record;
   return nullptr;
 }
@@ -6418,18 +6377,17 @@ inline std::string plain_architecture(std::string name) {
 /// Which channels in the head of an indexer rotate, and their layout. Their number is that of an attention
 /// head.
 enum class indexer_kind { no_indexer, first_half_split, first_interleaved, last_interleaved };
-inline indexer_rotation indexer_of(indexer_kind kind, Index head_dim, Index rotary_dim) {
+/// \param refuse  throws, with the broken rule in the message
+template <class Refuse>
+indexer_rotation indexer_of(indexer_kind kind, Index head_dim, Index rotary_dim, const Refuse& refuse) {
+  if (head_dim < rotary_dim)
+    refuse("must be at least the " + std::to_string(rotary_dim) + " rotated channels, got " +
+           std::to_string(head_dim));
   return {
       .layout = kind == indexer_kind::first_half_split ? layout_kind::half_split : layout_kind::interleaved,
       .head_dim = head_dim,
       .first_channel = kind == indexer_kind::last_interleaved ? head_dim - rotary_dim : 0,
       .rotary_dim = rotary_dim};
-}
-/// The broken rule if the width of an indexer's head is invalid, otherwise empty.
-inline std::string broken_rule_of_indexer(Index head_dim, Index rotary_dim) {
-  if (head_dim >= rotary_dim) return {};
-  return "must be at least the " + std::to_string(rotary_dim) + " rotated channels, got " +
-         std::to_string(head_dim);
 }
 /// The call that rotates the heads of an indexer, as text.
 template <class Indexer>
@@ -6439,15 +6397,9 @@ std::string text_of(const Indexer& indexer) {
          "), table), its heads having " + std::to_string(indexer.head_dim) + " channels";
 }
 // The fields of a record in hugging_face_records.hpp.
-/// The factor on products of queries and keys before the softmax, if no key gives it.
-enum class score_scale {
-  inverse_root,  // 1 / sqrt(head_dim)
-  half_head,     // 1 / sqrt(head_dim / 2)
-  one
-};
 /// Which layers slide (attend to the last `sliding_window` tokens) in a file without layer_types.
 enum class which_slide {
-  by_type,                       // the layers of other_type, by full_every
+  by_type,                       // the layers of other_type, by the pattern
   every,                         // all layers
   from_max_window_layers,        // the layers from number max_window_layers on
   even_below_max_window_layers,  // the layers of even number below max_window_layers
@@ -6479,8 +6431,62 @@ enum class dictionary_form {
   compressed     // two kinds: layers that slide, unscaled; and layers of compressed keys, which have the rope
                  // dictionary, m = 1, and the base compress_rope_theta (filled_base if absent)
 };
+// Parts of a record that have a meaning only together.
+/// The layers of a pattern that attend fully: one of each run, and in some classes others too.
+enum class full_layers {
+  last,            // the last of a run
+  first,           // the first of a run
+  first_from_end,  // as first, with runs counted back from the last layer, as are those of no_rope_every
+  last_and_rest,   // as last, and all layers after the last whole run
+  last_and_first,  // as last, and layer 0
+  last_if_none,    // as last; where no run is whole, the last layer
+  last_and_end     // as last, and the last layer, for any pattern or layer_types
+};
+/// The length of a run of layers, and which of them attend fully. Other layers are of other_type. If a key
+/// replaces a length of 1, the first of a run attends fully. `key` is the key with the length if the others
+/// do not attend: then the last of a run does also for a length of 1, and by mamba_step the middle one.
+struct layer_pattern {
+  Index every = 0;  // 0: no pattern
+  full_layers full = full_layers::last;
+  std::string_view key = {};
+};
+/// The layers that slide, and whether they do so only if use_sliding_window is true.
+struct sliding_layers {
+  which_slide which = which_slide::by_type;
+  bool if_asked = false;
+};
+/// The default of sliding_window, and what it counts. Negative tokens: their magnitude, and layers have
+/// other_type for any window.
+struct sliding_tokens {
+  double tokens = 0;
+  window_span span = window_span::back;
+};
+/// The factor on products of queries and keys before the softmax: the value of the key, or this number if the
+/// key is absent or empty, or 1 / sqrt(head_dim) if the number is 0. query_pre_attn_scalar is n of
+/// 1 / sqrt(n), and key_multiplier and qk_scale_factor multiply 1 / sqrt(head_dim).
+struct score_scale {
+  std::string_view key = {};
+  double number = 0;
+};
+/// No layer rotates unless the value of the key is true or the word or, for rope_parameters, a dictionary
+/// with rope_theta. Without a key all models of the class rotate. `instead` is what others have.
+struct rotation_switch {
+  std::string_view key = {}, instead = "no positions", word = "rope";
+};
+/// Defaults of a class with dictionaries per_type: the base and the share of rotated channels of layers of
+/// full_type, and the share of those of other_type, whose base is local_base.
+struct type_defaults {
+  double base = 0, factor = 1, other_factor = 1;
+};
+/// Class defaults for a text_config without these keys in the file of a whole model. 0: the defaults for the
+/// file of a text model.
+struct nested_defaults {
+  Index head_dim = 0;
+  double base = 0, window = 0;
+};
 struct hugging_face_record {
-  std::string_view names;  // of the architectures, as plain_architecture spells them
+  // Of the architectures, as plain_architecture spells them. A record that was looked up has one.
+  std::string_view names;
   layout_kind layout = layout_kind::half_split;
   double base = 10000;    // 0: unknown, so a file must have a base
   double local_base = 0;  // of sliding layers, if they have their own
@@ -6488,91 +6494,72 @@ struct hugging_face_record {
   Index rotary_dim = 0;              // the default of that key; 0: the share partial_rotary_factor of a head
   double original_max_position = 0;  // 0: the longest context
   Index head_dim = 0;                // 0: hidden_size / num_attention_heads
-  // Class defaults for a text_config without head_dim, base or window in the file of a whole model. 0: the
-  // defaults for the file of a text model.
-  Index nested_head_dim = 0;
-  double nested_base = 0, nested_window = 0;
+  nested_defaults nested = {};
   Index full_head_dim = 0;     // of layers that attend fully; 0: head_dim
   bool last_channels = false;  // the channels that rotate come last in a head
   bool latent = false;         // a head has qk_nope_head_dim channels, then qk_rope_head_dim that rotate
-  bool double_head = false;  // without attention_head_dim, head_dim is 2 * hidden_size / num_attention_heads
+  bool double_head = false;  // without attention_head_dim, head_dim is 2 * hidden_size / num_attention_heads,
+                             // and scores are multiplied by 1 / sqrt(head_dim / 2)
   bool scaling_slides = false;  // rope_scaling without layer types also scales layers that slide
   bool one_base = false;        // with base_per_layer: all layers that rotate use the base of the dictionary
   bool theta_unread = false;  // the base has another key, and rope_theta next to the dictionary has no effect
-  // The types of layers. Layers of full_type attend to all tokens.
+  // The types of layers. Layers of full_type attend to all tokens. Layers of other_type slide, or have no
+  // attention, see others_attend.
   std::string_view full_type = "full_attention", other_type = "sliding_attention";
-  bool others_attend = true;        // false: layers of all other types have no attention
   std::string_view full_list = {};  // the key with the numbers of the layers of full_type
-  // The keys of lists with a 0 or a 1 for each layer. In full_ones, 1 means full_type. In slide_ones, 1 means
-  // other_type. In rope_ones, which replaces no_rope_layers, 1 means that the layer rotates.
-  std::string_view full_ones = {}, slide_ones = {}, rope_ones = {};
+  // The keys of lists with a 0 or a 1 for each layer. In type_ones, 1 means other_type if these layers
+  // attend, otherwise full_type. In rope_ones, which replaces no_rope_layers, 1 means that the layer rotates.
+  std::string_view type_ones = {}, rope_ones = {};
   dictionary_form form = dictionary_form::one_or_by_type;
-  // Defaults of a class with dictionaries per_type. Layers of full_type use filled_base and filled_factor
-  // (the share of rotated channels). Layers of other_type use local_base and other_factor.
-  double filled_base = 0, filled_factor = 1, other_factor = 1;
-  // Of every full_every layers one attends fully: the first if first_of_every is true, or if a key replaces a
-  // full_every of 1, otherwise the last. The others are of other_type. interval is the key with full_every if
-  // the others do not attend: the last of each run does, by mamba_step the middle one.
-  Index full_every = 0;
-  bool first_of_every = false;
-  std::string_view interval = {};
-  bool rest_full = false;      // layers after the last whole run attend fully too
-  bool from_end = false;       // full_every and no_rope_every count back from the last layer
+  type_defaults filled = {};  // of dictionaries per_type; the base also of compressed
+  layer_pattern pattern = {};
   bool more_in_lists = false;  // lists may also have values for layers of multi-token prediction
-  bool first_full = false;     // layer 0 attends fully too
   bool dense_first = false;    // the first first_k_dense_replace layers attend by a pattern of their own,
                                // prefix_dense_sliding_window_pattern; where it is 1, dense layers rotate
-  bool last_full = false;      // the last layer attends fully if no other does
-  bool ends_full = false;      // the last layer attends fully, for any pattern or layer_types
   bool full_rotate = true;     // false: layers that attend fully do not rotate if others slide
-  double sliding_window = 0;   // negative: its magnitude, and layers have other_type for any window
-  bool needs_window = false;   // if sliding_window is null, no layer slides, and the others do not rotate
-  window_span window = window_span::back;
-  Index max_window_layers = 0;  // 0: unknown
-  Index alibi_layers = 0;       // a model with this number of layers has ALiBi biases instead of rotation
-  Index no_rope_every = 0;      // n: the last of every n layers does not rotate
-  bool crosses = false;         // layers of cross_attention_layers attend to images, and do not rotate
-  score_scale scale = score_scale::inverse_root;
-  // The key that gives the factor instead of `scale`. query_pre_attn_scalar is n of 1 / sqrt(n), and
-  // key_multiplier and qk_scale_factor multiply 1 / sqrt(head_dim).
-  std::string_view scale_key = {};
-  double scale_number = 0;  // the default of that key; 0: inverse_root
-  double softcap = 0;       // the default of attn_logit_softcapping
+  sliding_tokens window = {};
+  bool needs_window = false;     // if sliding_window is null, no layer slides, and the others do not rotate
+  Index max_window_layers = 28;  // the default of this key
+  Index alibi_layers = 0;        // a model with this number of layers has ALiBi biases instead of rotation
+  Index no_rope_every = 0;       // n: the last of every n layers does not rotate
+  bool crosses = false;          // layers of cross_attention_layers attend to images, and do not rotate
+  score_scale scale = {};
+  double softcap = 0;  // the default of attn_logit_softcapping
   query_growth queries = query_growth::none;
   indexer_kind indexer = indexer_kind::no_indexer;  // of layers that attend to selected keys
   std::string_view indexer_key = "index_head_dim";  // the key with the width of an indexer's head
-  which_slide slides = which_slide::by_type;
-  bool slides_if_asked = false;  // layers slide only if use_sliding_window is true
-  bool types_slide = false;      // layer_types gives the sliding layers, as in classes with windows by_type
-  bool causal = true;            // false: an encoder, or a diffusion model
-  bool sink_logits = false;      // a learned logit per query head, in the checkpoint
+  sliding_layers slides = {};
+  bool types_slide = false;  // layer_types gives the sliding layers, as in classes with windows by_type
+  bool causal = true;        // false: an encoder, or a diffusion model
+  bool sink_logits = false;  // a learned logit per query head, in the checkpoint
   // MiMo-V2: rope_theta and partial_rotary_factor are the defaults of dictionaries per_type. Layers that
   // slide have their own swa_rope_theta, swa_head_dim and sink logits.
   bool swa_keys = false;
-  bool mrope_interleaved = false;  // the axes of M-RoPE alternate from pair to pair
-  bool mrope_blocks = false;       // each axis has a block of pairs, for any mrope_interleaved. Without
-                                   // mrope_section, height and width have a quarter of the pairs each
-  bool mrope_time_last = false;    // mrope_section is (height, width, time), and the first two alternate
-  bool mrope_spread = false;       // if mrope_interleaved is true, the axes are spread by their shares
-  Index mrope_side = 0;            // pairs of height, and of width, if mrope_section is absent
-  bool xdrope = false;             // an older name of mrope_section is xdrope_section
-  bool backwards = false;          // pairs rotate by minus the position
-  bool stretches = false;          // use_dynamic_ntk: the base grows with each doubling of seq_length
-  bool own_rule = false;           // without a rope dictionary, the class uses one that is unknown here
+  bool mrope_blocks = false;     // each axis has a block of pairs, for any mrope_interleaved. Without
+                                 // mrope_section, height and width have a quarter of the pairs each
+  bool mrope_time_last = false;  // mrope_section is (height, width, time), and the first two alternate
+  bool mrope_spread = false;     // if mrope_interleaved is true, the axes are spread by their shares
+  Index mrope_side = 0;          // if not 0, the axes of M-RoPE alternate from pair to pair, and without
+                                 // mrope_section this is the number of pairs of height, and of width
+  bool xdrope = false;           // an older name of mrope_section is xdrope_section
+  bool backwards = false;        // pairs rotate by minus the position
+  bool stretches = false;        // use_dynamic_ntk: the base grows with each doubling of seq_length
+  bool own_rule = false;         // without a rope dictionary, the class uses one that is unknown here
   // The key with r: the first r / 2 pairs of a head rotate, by the frequencies of a head of r channels.
   std::string_view first_pairs = {};
-  // If rotates_if is the name of a key, no layer rotates unless the value of this key is true or rotates_word
-  // or, for rope_parameters, a dictionary with rope_theta.
-  std::string_view rotates_if = {}, rotates_word = "rope";
-  std::string_view instead = "no positions";  // what the model has instead of rotation
-  std::string_view note = {};                 // a warning about layers for which a description has no field
+  rotation_switch rotates_if = {};
+  std::string_view note = {};  // a warning about layers for which a description has no field
 };
+/// Whether layers of other_type attend. If not, layers of all types except full_type have no attention.
+constexpr bool others_attend(const hugging_face_record& r) {
+  return r.other_type.find("sliding") != std::string_view::npos;
+}
 /// Whether layer_types gives the sliding layers. In some classes all layers slide, or none, whatever their
 /// types.
 constexpr bool types_slide(const hugging_face_record& r) {
-  if (r.names.empty() || r.types_slide || !r.others_attend) return true;
-  if (r.slides == which_slide::every || r.slides == which_slide::not_known) return false;
-  return r.slides != which_slide::by_type || r.full_every > 0 || !equal(r.sliding_window, 0) ||
+  if (r.names.empty() || r.types_slide || !others_attend(r)) return true;
+  if (r.slides.which == which_slide::every || r.slides.which == which_slide::not_known) return false;
+  return r.slides.which != which_slide::by_type || r.pattern.every > 0 || !equal(r.window.tokens, 0) ||
          r.form != dictionary_form::one_or_by_type;
 }
 /// The key of the list that has a 0 for each layer that does not rotate: bases, or ones for the others.
@@ -6585,8 +6572,10 @@ inline constexpr std::string_view look_ahead_if_asked =
     " diffusiongemma gemma gemma2 gemma3 gemma4 gemma4unified step3p5 ";
 /// The architectures whose classes read rotary_dim, the number of rotated channels.
 inline constexpr std::string_view rotary_dim_in_file =
-    " bailingmoe bailingmoev2 codegen llada2moe minimax minimaxm1 minimaxm2 "
-    "minimaxmusic3transformer1d phimsft ";
+    " bailingmoe bailingmoev2 codegen gptj llada2moe minimax minimaxm1 minimaxm2 "
+    "minimaxmusic3transformer1d minimaxtext01 phimsft phixtral ";
+/// The architectures whose classes read sizes in block_config.
+inline constexpr std::string_view sizes_in_block_config = " jinavlm jvlm ";
 /// The architectures whose classes take head_dim: null for hidden_size / num_attention_heads, although a file
 /// without the key has another default.
 ///
@@ -6595,130 +6584,22 @@ inline constexpr std::string_view null_head_dim = " llama4 seedoss voxtralrealti
 /// Architectures whose models bring their own classes instead of those of transformers.
 inline constexpr std::string_view own_classes =
     " acesteptransformer1d afm7 aquila arctic baichuan bailinghybrid bailingmoe bailingmoelinear "
-    "bailingmoev2 chatglm codeshell dream ernie45moevl gigachat35 grok1 grovemoe hunyuan iquestloopcoder "
-    "jvlm kimik2 lille130m llada llada2moe longcataudiodittransformer longcatflashngram longcatflashsparse "
-    "maple mimo minimaxm1 minimaxmusic3transformer1d molmo2 motif nemotronlabsdiffusion nemotronnas neobert "
-    "new omnigentransformer2d openelm openpanguvl ouro pangupromoe panguultramoe phi3v phimsft plamo2 "
-    "plamo3 plm qwen sarvammla sdar smallthinker spark25 stableaudio3dit stableaudiodit stablelmepoch step3 "
-    "telechat xlmrobertaflash youtuvl zaya1vl ";
+    "bailingmoelinearv2 bailingmoev2 chatglm codeshell deepseek dream ernie45moevl exaone gigachat35 "
+    "grok1 grovemoe gte hunyuan internlm internlm2 internlm3 iquestcoder iquestloopcoder jinavlm "
+    "joyaillmflash jvlm keye keyevl15 kimik2 klear kormo lille130m llada llada2moe "
+    "longcataudiodittransformer longcatflashngram longcatflashsparse maincoder maple mimo minicpm "
+    "minicpmo minicpmv minimaxm1 minimaxmusic3transformer1d minimaxtext01 molmo molmo2 motif nanbeige "
+    "nemotronlabsdiffusion nemotronnas neobert new omnigentransformer2d openelm openpanguvl orion ouro "
+    "panguembedded pangupromoe panguultramoe param2moe phi3v phimsft phixtral plamo plamo2 plamo3 plm "
+    "qwen rnd1 sarvammla sarvammoe sdar sdarmoe smallthinker spark25 stableaudio3dit stableaudiodit "
+    "stablelmepoch step3 telechat telechat2 telechat3 xlmrobertaflash xverse youtuvl zaya1vl ";
 /// Whether the class of the architecture reads sliding_window, so that layers may have a sliding window. In
 /// other classes all layers attend to all tokens, whatever the value of the key.
 constexpr bool reads_window(const hugging_face_record& record) {
-  const bool all_or_none = record.slides == which_slide::by_type && record.others_attend;
-  if (is_listed(own_classes, first_name(record))) return true;
-  return all_or_none ? types_slide(record) : record.others_attend || record.slides == which_slide::every;
-}
-// Rules about the fields that a record may combine. In a record that breaks a rule, some field has no effect
-// on any file, so no test could check it. The tables of records do not compile then.
-constexpr bool is_zero(double x) { return !(x < 0) && !(x > 0); }
-constexpr bool is_one(double x) { return is_zero(x - 1); }
-/// The first broken rule, or empty if the record keeps all rules.
-constexpr std::string_view broken_rule_of(const hugging_face_record& r) {
-  const bool per_type = r.form == dictionary_form::per_type,
-             compressed = r.form == dictionary_form::compressed,
-             lists = r.form == dictionary_form::base_by_type, has_pattern = r.full_every > 0,
-             mixed = r.full_every > 1, slides = !is_zero(r.sliding_window) || !is_zero(r.nested_window);
-  if (!is_zero(r.filled_base) && !per_type && !compressed)
-    return "filled_base is of dictionaries per_type or compressed";
-  if ((!is_one(r.filled_factor) || !is_one(r.other_factor)) && !per_type)
-    return "filled_factor and other_factor are of dictionaries per_type";
-  if (compressed && (has_pattern || r.full_head_dim > 0 || !is_zero(r.local_base)))
-    return "layers of compressed keys attend fully nowhere";
-  if ((r.first_of_every || r.last_full) && !mixed)
-    return "first_of_every and last_full are of a pattern in which some layers do not attend fully";
-  if (r.first_of_every && !r.interval.empty())
-    return "first_of_every is for patterns without an interval, whose runs end with a layer that attends";
-  const bool last_attends = !r.first_of_every && r.interval.empty();
-  if (r.last_full && (!last_attends || r.first_full || r.ends_full))
-    return "last_full is for patterns that a short model may end without a layer that attends fully";
-  if (r.first_full && (!mixed || (!last_attends && !r.from_end)))
-    return "first_full is for patterns whose first layer does not attend fully anyway";
-  if (r.from_end && !mixed && r.no_rope_every == 0)
-    return "from_end is of a pattern of layers, or of those that do not rotate";
-  if (r.dense_first && !mixed && r.full_rotate)
-    return "dense_first is of a pattern of layers, or of layers that would not rotate";
-  const bool some_slide = r.slides != which_slide::by_type && r.slides != which_slide::every;
-  if ((some_slide || r.slides_if_asked || slides || r.window != window_span::back) && !r.others_attend)
-    return "where the other layers do not attend none slides, or all that attend do if there is a window";
-  if ((slides || r.slides == which_slide::every) && !r.causal &&
-      (r.window == window_span::back || r.window == window_span::chunks))
-    return "a window cannot express how far an encoder attends back";
-  if (r.window == window_span::both_sides_if_asked && !is_listed(look_ahead_if_asked, first_name(r)))
-    return "both_sides_if_asked is of classes that read the key that asks";
-  const bool always_types = compressed || lists || r.form == dictionary_form::base_per_layer;
-  if (r.slides != which_slide::by_type && (always_types || r.crosses || r.window == window_span::chunks))
-    return "layers that always have types, chunks or another sequence to look at do not slide by another "
-           "rule";
-  if (r.types_slide && !r.others_attend) return "types_slide is of classes whose layers all attend";
-  if (r.types_slide && r.slides != which_slide::every &&
-      (r.slides != which_slide::by_type || has_pattern || slides || always_types || per_type || !r.causal))
-    return "types_slide is of classes in which layers slide by another rule, or none does";
-  if (r.latent && r.last_channels) return "latent heads always rotate their last channels";
-  if (r.latent && (r.head_dim > 0 || r.nested_head_dim > 0 || !is_one(r.partial_rotary_factor) ||
-                   r.scale != score_scale::inverse_root || !r.scale_key.empty()))
-    return "widths of latent heads are in the file, and their scale follows";
-  if (r.rotary_dim > 0 && (!is_one(r.partial_rotary_factor) || !is_listed(rotary_dim_in_file, first_name(r))))
-    return "rotary_dim is a default of classes that read this key, and leaves no share of a head to assume";
-  const bool asks_types = types_slide(r), chunks = r.window == window_span::chunks && r.no_rope_every > 0;
-  if (!asks_types && r.slides == which_slide::by_type && r.window != window_span::back && !chunks)
-    return "window is of classes whose layers may slide";
-  if (!asks_types && r.slides != which_slide::by_type &&
-      (r.full_type != "full_attention" || r.other_type != "sliding_attention"))
-    return "where all layers slide, or none, no type is asked for";
-  if (r.slides == which_slide::not_known && (slides || r.window != window_span::back))
-    return "where it is not known which layers slide, no window is assumed";
-  if (r.window == window_span::chunks && always_types) return "chunks are for rotated layers of any type";
-  if (!r.full_list.empty() && r.others_attend)
-    return "full_list is read where the other layers do not attend";
-  if (!r.full_ones.empty() && (r.others_attend || !r.full_list.empty()))
-    return "full_ones is read where the other layers do not attend, in place of full_list";
-  if (!r.full_ones.empty() && !has_pattern) return "full_ones is read in place of full_every";
-  if (!r.rope_ones.empty() && !r.others_attend) return "rope_ones is of classes whose layers all attend";
-  if (!r.interval.empty() && (r.others_attend || !has_pattern))
-    return "interval is read where the other layers do not attend, in place of full_every";
-  if (r.rest_full && r.interval.empty()) return "rest_full is of layers after runs whose length interval has";
-  if (!r.slide_ones.empty() && (!r.others_attend || !has_pattern))
-    return "slide_ones is read where some layers may slide";
-  if (r.other_type != "sliding_attention" && !r.others_attend && !has_pattern && r.full_list.empty())
-    return "no layer is given other_type, and every type but full_type attends to nothing";
-  if (r.rotates_word != "rope" && r.rotates_if.empty())
-    return "rotates_word is what the key rotates_if must be";
-  if (!r.scale_key.empty() && r.scale != score_scale::inverse_root)
-    return "scale_key has the scale that another value of scale would fix";
-  if (!is_zero(r.scale_number) && r.scale_key.empty()) return "scale_number is the default of scale_key";
-  if (r.max_window_layers > 0 && r.slides != which_slide::from_max_window_layers &&
-      r.slides != which_slide::even_below_max_window_layers)
-    return "max_window_layers is where layers begin or end to slide";
-  if (r.scaling_slides && (is_zero(r.local_base) || per_type || compressed || lists))
-    return "scaling_slides is of layers that slide with a base of their own, and one dictionary for all";
-  if (r.instead != "no positions" && r.rotates_if.empty()) return "instead needs rotates_if";
-  if (r.own_rule && (per_type || lists || r.rotates_if == "rope_parameters"))
-    return "own_rule is of a class that does without a rope dictionary";
-  if (r.mrope_time_last && (r.mrope_interleaved || r.mrope_spread || r.mrope_side > 0))
-    return "mrope_time_last has an order of axes, and sections, of its own";
-  if (r.mrope_blocks && (r.mrope_interleaved || r.mrope_time_last || r.mrope_spread || r.mrope_side > 0))
-    return "mrope_blocks has an order of axes, and sections, of its own";
-  if (r.one_base && r.form != dictionary_form::base_per_layer)
-    return "one_base is of classes that read layer_rope_theta";
-  if (r.swa_keys && (!per_type || !mixed || !r.sink_logits))
-    return "swa_keys are of dictionaries per_type, layers that slide among others, and sink logits";
-  if (r.swa_keys && (!is_zero(r.base - 10000) || !is_zero(r.nested_base) ||
-                     !is_one(r.partial_rotary_factor) || r.theta_unread))
-    return "swa_keys have a base and a share for each type of layers";
-  if (r.swa_keys && r.slide_ones.empty()) return "swa_keys come with slide_ones";
-  if (!reads_window(r) &&
-      (r.needs_window || !r.full_rotate || r.slides_if_asked || !is_zero(r.nested_window)))
-    return "where sliding_window is not read nothing depends on it";
-  if (r.indexer_key != "index_head_dim" && r.indexer == indexer_kind::no_indexer)
-    return "indexer_key is of layers with an indexer";
-  return {};
-}
-/// Whether every record of a table keeps the rules.
-template <class Record, std::size_t count>
-constexpr bool keep_the_rules(const Record (&records)[count]) {
-  for (const Record& record : records)
-    if (!broken_rule_of(record).empty()) return false;
-  return true;
+  const bool all_or_none = record.slides.which == which_slide::by_type && others_attend(record);
+  if (is_listed(own_classes, record.names)) return true;
+  return all_or_none ? types_slide(record)
+                     : others_attend(record) || record.slides.which == which_slide::every;
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_RECORD_FIELDS_HPP
@@ -6777,26 +6658,18 @@ std::string joined(const List& list) {
 }
 /// The text of a list, or "none" for that of an empty one.
 inline std::string list_text(const std::string& list) { return list.empty() ? "none" : list; }
-/// How pairs are assigned to the axes of M-RoPE, in words.
-inline const char* order_of_axes(const layer_group& group) {
-  switch (group.section_order) {
-    case mrope_order::alternating:
-      return "alternating";
-    case mrope_order::time_last:
-      return "time last, the others alternating";
-    case mrope_order::spread:
-      return "spread by their shares, the first axis last";
-    case mrope_order::blocks:
-      break;
-  }
-  return "in blocks";
-}
-/// True if some pair rotates by minus the position.
-inline bool any_rotates_back(const frequencies& of) {
-  for (Index a = 0; a < of.axes(); ++a)
-    for (Index i = 0; i < of.pairs(); ++i)
-      if (of.inv_freq(i, a) < 0) return true;
-  return false;
+/// How pairs are assigned to the axes of M-RoPE: in words, and the function of frequencies/axes.hpp.
+struct axis_order {
+  const char *words, *function;
+};
+inline axis_order order_of_axes(const layer_group& group) {
+  static constexpr axis_order orders[] = {
+      {"in blocks", "contiguous_sections"},
+      {"alternating", "interleaved_sections"},
+      {"time last, the others alternating", "height_width_then_time"},
+      {"spread by their shares, the first axis last", "spread_sections"},
+  };
+  return orders[static_cast<std::size_t>(group.section_order)];
 }
 // Sentences about how the layers of a model attend.
 /// "0 to 4, 6 to 10, 12", or "5, 11, ..., 29" if all steps are equal.
@@ -6875,17 +6748,10 @@ std::string formula_of(const Scaling& scaling) {
 /// The rule and its layers.
 template <class Model>
 std::string query_scaling_text(const Model& model) {
-  switch (model.scaled) {
-    case scaled_queries::none:
-      break;
-    case scaled_queries::every_layer:
-      return "by " + formula_of(model.query_rule) + " at position p, every layer";
-    case scaled_queries::layers_without_rope:
-      return "by " + formula_of(model.query_rule) + " at position p, the layers without rotation";
-    case scaled_queries::not_known:
-      return "not known from this file";
-  }
-  return "none";
+  if (model.scaled == scaled_queries::none) return "none";
+  if (model.scaled == scaled_queries::not_known) return "not known from this file";
+  return "by " + formula_of(model.query_rule) + " at position p, " +
+         (model.scaled == scaled_queries::every_layer ? "every layer" : "the layers without rotation");
 }
 // Sentences about the differences of two models.
 /// Whether two numbers differ by at most the tolerance, relative to the larger one.
@@ -6932,24 +6798,20 @@ struct model_comparison {
   /// Returns whether the frequencies agree.
   bool inv_freqs(const frequencies& x, const frequencies& y) {
     if (x.pairs() != y.pairs()) return false;  // the line about rotary_dim reports it
-    Index differing = 0, first = 0, last = 0, worst = 0;
-    double most = 0;
-    for (Index i = 0; i < x.pairs(); ++i) {
+    const auto difference = [&](Index i) {
       const double f = x.inv_freq(i, 0), g = y.inv_freq(i, 0);
-      if (are_close(f, g, tolerance)) continue;
-      if (differing++ == 0) first = i;
-      last = i;
-      const double difference = (std::abs)(f - g) / (std::max)((std::abs)(f), (std::abs)(g));
-      if (difference > most) {
-        most = difference;
-        worst = i;
-      }
-    }
-    if (differing == 0) return true;
+      return (std::abs)(f - g) / (std::max)((std::abs)(f), (std::abs)(g));
+    };
+    std::vector<Index> differing;
+    for (Index i = 0; i < x.pairs(); ++i)
+      if (!are_close(x.inv_freq(i, 0), y.inv_freq(i, 0), tolerance)) differing.push_back(i);
+    if (differing.empty()) return true;
+    const Index worst = *std::max_element(differing.begin(), differing.end(),
+                                          [&](Index i, Index j) { return difference(i) < difference(j); });
     const double f = x.inv_freq(worst, 0), g = y.inv_freq(worst, 0);
-    differ("inv_freq differs for " + std::to_string(differing) + " of " + std::to_string(x.pairs()) +
-               " pairs, within " + std::to_string(first) + " to " + std::to_string(last) + "; most at pair " +
-               std::to_string(worst) + ":",
+    differ("inv_freq differs for " + std::to_string(differing.size()) + " of " + std::to_string(x.pairs()) +
+               " pairs, within " + std::to_string(differing.front()) + " to " +
+               std::to_string(differing.back()) + "; most at pair " + std::to_string(worst) + ":",
            digits(f), digits(g), equal(f, 0) ? "" : " (" + digits(100 * (g / f - 1)) + " %)");
     return false;
   }
@@ -6958,17 +6820,13 @@ struct model_comparison {
   /// \return  whether there is such a pair
   bool windows() {
     if (a.windows.empty() || b.windows.empty()) return false;
-    // A list with one window holds for every layer.
     const bool alone = a.windows.size() == 1 && b.windows.size() == 1;
     const std::size_t count = a.windows.size() == 1   ? b.windows.size()
                               : b.windows.size() == 1 ? a.windows.size()
                                                       : (std::min)(a.windows.size(), b.windows.size());
-    const auto at = [](const std::vector<Index>& windows, std::size_t layer) {
-      return windows.size() == 1 ? windows.front() : windows[layer];
-    };
     bool any = false;
     for (const auto& [both, layers] : layers_by(count, [&](std::size_t layer) {
-           return std::pair(at(a.windows, layer), at(b.windows, layer));
+           return std::pair(window_in(a.windows, to_index(layer)), window_in(b.windows, to_index(layer)));
          })) {
       const auto [x, y] = both;
       if (x == y || x == not_known_window || y == not_known_window) continue;
@@ -7034,9 +6892,8 @@ struct model_comparison {
     number("softcap", x.softcap, y.softcap);
     if (x.indexer && y.indexer && text_of(*x.indexer) != text_of(*y.indexer))
       differ("the indexer is rotated", "by " + text_of(*x.indexer), "by " + text_of(*y.indexer));
-    const std::string order = order_of_axes(x), other = order_of_axes(y);
-    if (!x.mrope_sections.empty() && !y.mrope_sections.empty() && order != other)
-      differ("the axes of M-RoPE lie", order, other);
+    if (!x.mrope_sections.empty() && !y.mrope_sections.empty() && x.section_order != y.section_order)
+      differ("the axes of M-RoPE lie", order_of_axes(x).words, order_of_axes(y).words);
     if (x.mrope_sections != y.mrope_sections)
       differ("M-RoPE sections are", "[" + joined(x.mrope_sections) + "]",
              "[" + joined(y.mrope_sections) + "]");
@@ -7197,8 +7054,7 @@ template <class Model, class Group, class Layers>
 std::string options_code(const Model& model, const Group& group, const std::string& name,
                          const Layers& layers) {
   const auto window_of = [&](std::size_t i) {
-    const auto at = model.windows.size() == 1 || layers[i] < 0 ? 0 : static_cast<std::size_t>(layers[i]);
-    return at < model.windows.size() ? model.windows[at] : not_known_window;
+    return window_in(model.windows, std::max<Index>(layers[i], 0));
   };
   auto windows = layers_by(layers.size(), window_of);  // each with the places of its layers in the list
   std::string text;
@@ -7249,15 +7105,13 @@ template <class Group>
 std::string axes_code(const Group& group, const std::string& name) {
   const auto& sections = group.mrope_sections;
   if (sections.empty()) return "";
-  std::string call = "rope::contiguous_sections({" + joined(sections) + "})";
-  if (group.section_order == mrope_order::alternating)
-    call = "rope::interleaved_sections({" + joined(sections) + "})";
-  if (group.section_order == mrope_order::spread) call = "rope::spread_sections({" + joined(sections) + "})";
-  if (group.section_order == mrope_order::time_last && sections.size() == 3)
-    call = "rope::height_width_then_time(" + std::to_string(sections[1]) + ", " +
-           std::to_string(sections[0]) + ")";
+  const bool time_last = group.section_order == mrope_order::time_last;
+  const std::string arguments =
+      time_last ? std::to_string(sections.back()) + ", " + std::to_string(sections.front())
+                : "{" + joined(sections) + "}";
   return "/* for prompts with images, as text rotates by one axis: */\nconst rope::frequencies " + name +
-         "_on_axes = rope::on_axes(" + name + ", " + call + ");\n";
+         "_on_axes = rope::on_axes(" + name + ", rope::" + order_of_axes(group).function + "(" + arguments +
+         "));\n";
 }
 /// The rule that multiplies queries.
 template <class Model>
@@ -7303,12 +7157,9 @@ std::string code_text(const Model& model) {
   }
   if (const auto& unrotated = model.layers_without_rope(); !unrotated.empty()) {
     text += "/* layers " + layers_text(unrotated) + " do not rotate */\n";
-    const auto& first = model.groups().front();
-    bool alike = true;
-    for (const auto& group : model.groups())
-      alike = alike && equal(group.scale, first.scale) && equal(group.softcap, first.softcap);
-    text += alike ? options_code(model, first, "unrotated_options", unrotated)
-                  : "/* attention_of_layer has their options */\n";
+    text += alike_in_scores(model.groups())
+                ? options_code(model, model.groups().front(), "unrotated_options", unrotated)
+                : "/* attention_of_layer has their options */\n";
   }
   if (model.sink_logits) text += "/* sink_logits of attention_options are weights of the checkpoint */\n";
   if (model.keys_are_values) text += "/* keys are values: unrotate the output of attention */\n";
@@ -7411,25 +7262,13 @@ std::string pairs_text(const Census& pairs) {
   add(pair_change::stopped, pairs.stopped, "do not rotate");
   return text;
 }
-/// The largest distance of a visible token in the layers of a group, and the name of this limit.
-struct view_distance {
-  double tokens = 0;  // 0: unknown
-  const char* name = "";
-};
-template <class Model, class Group>
-view_distance distance_of(const Model& model, const Group& group) {
-  if (group.layer_type.starts_with("sliding") && model.sliding_window > 0)
-    return {model.sliding_window, "the sliding window"};
-  return {model.max_position, "the longest context"};
-}
 /// Names the context that YaRN extends a model to, if its file declares less.
 template <class Model>
 std::string extended_context_text(const Model& model) {
   for (const layer_group& group : model.groups()) {
-    double context = group.rule == "yarn" ? 1 : 0;
-    for (const named_number& number : group.numbers)
-      if (number.name == "factor" || number.name == "original_max_position") context *= number.value;
-    if (context > model.max_position) return " by the file, " + digits(context) + " by its YaRN factor";
+    const double context = group.number("factor", 0) * group.number("original_max_position", 0);
+    if (group.rule == "yarn" && context > model.max_position)
+      return " by the file, " + digits(context) + " by its YaRN factor";
   }
   return "";
 }
@@ -7445,8 +7284,9 @@ std::string wavelengths_text(const Group& group, const Census& pairs) {
   }
   return text;
 }
+/// \param tokens, limit  the largest distance of a visible token, or 0 if unknown, and the name of this limit
 template <class Group>
-std::string describe_group(const Group& group, const view_distance& distance) {
+std::string describe_group(const Group& group, double tokens, const char* limit) {
   const Index last = group.first_channel + group.rotary_dim() - 1;
   const auto pairs = pair_census_of(group);
   std::string text;
@@ -7459,14 +7299,14 @@ std::string describe_group(const Group& group, const view_distance& distance) {
   for (const named_number& number : group.numbers) text += line(number.name, digits(number.value));
   text += line("pairs", pairs_text(pairs));
   text += line("wavelengths", wavelengths_text(group, pairs));
-  if (detail::any_rotates_back(group.frequencies)) text += line("direction", "by minus the position");
-  if (distance.tokens > 0) {
-    const double slowest = 2 * std::numbers::pi / distance.tokens;
+  if ((group.frequencies.inv_freq() < 0).any()) text += line("direction", "by minus the position");
+  if (tokens > 0) {
+    const double slowest = 2 * std::numbers::pi / tokens;
     Index complete = 0;
     for (Index i = 0; i < group.frequencies.pairs(); ++i)
       if ((std::abs)(group.frequencies.inv_freq(i, 0)) >= slowest) ++complete;
     text += line("full turns", std::to_string(complete) + " of " + std::to_string(group.frequencies.pairs()) +
-                                   " pairs make one within " + distance.name);
+                                   " pairs make one within " + limit);
   }
   text += line("attention factor", digits(group.frequencies.attention_factor()) + " (in cos and sin)");
   std::string multiplier = digits(group.softmax_multiplier);
@@ -7477,7 +7317,7 @@ std::string describe_group(const Group& group, const view_distance& distance) {
   text += line("score scale", digits(group.scale));
   if (group.softcap > 0) text += line("softcap", digits(group.softcap));
   if (!group.mrope_sections.empty())
-    text += line("M-RoPE sections", joined(group.mrope_sections) + " (" + order_of_axes(group) + ")" +
+    text += line("M-RoPE sections", joined(group.mrope_sections) + " (" + order_of_axes(group).words + ")" +
                                         "; text rotates as with one axis");
   const std::string channels = group.first_channel == 0 ? ""
                                                         : ".channels(" + std::to_string(group.first_channel) +
@@ -7491,7 +7331,7 @@ std::string describe_group(const Group& group, const view_distance& distance) {
 /// Reports every number that made the group, and every number derived from them, one per line.
 template <std::derived_from<layer_group> Group>
 std::string describe(const Group& group) {
-  return detail::describe_group(group, {});
+  return detail::describe_group(group, 0, "");
 }
 /// Reports the whole model: facts about all layers, how each layer attends, each group, and the warnings. The
 /// report ends with C++ that makes the same frequencies, layouts and options without the file. If no layer
@@ -7529,7 +7369,9 @@ std::string describe(const Model& model) {
     const auto count = std::count(model.layers().begin(), model.layers().end(), group.layer_type);
     if (count > 0)
       text += " (" + std::to_string(count) + " of " + std::to_string(model.layers().size()) + " layers)";
-    text += "\n" + detail::describe_group(group, detail::distance_of(model, group));
+    const bool slides = group.layer_type.starts_with("sliding") && model.sliding_window > 0;
+    text += "\n" + detail::describe_group(group, slides ? model.sliding_window : model.max_position,
+                                          slides ? "the sliding window" : "the longest context");
   }
   if (!model.warnings.empty()) text += "\nnotes\n";
   for (const std::string& warning : model.warnings) text += "  - " + warning + "\n";
@@ -7600,6 +7442,16 @@ inline constexpr number_rule window{[](double x) { return x >= 0 && x <= 0x1p53 
 inline double checked(double value, const number_rule& rule, const char* function, const std::string& key) {
   if (!is_finite(value) || !rule.holds(value)) throw_invalid(function, key, " ", rule.words, ", got ", value);
   return value;
+}
+/// The type of a JSON value, in words.
+template <class J>
+const char* type_of(const J& value) {
+  return value.is_string()    ? "a string"
+         : value.is_boolean() ? "true or false"
+         : value.is_array()   ? "a list"
+         : value.is_object()  ? "a dictionary"
+         : value.is_null()    ? "null"
+                              : "a number";
 }
 /// Typed access to the keys of a JSON dictionary. Every error names the key with its path, and the reader
 /// records which keys were read.
@@ -7761,13 +7613,7 @@ class json_reader {
     return checked(value.template get<double>(), rule, "import_hugging_face", path_ + std::string(key));
   }
   [[noreturn]] void wrong_type(std::string_view key, const char* wanted, const J& got) const {
-    const char* type = got.is_string()    ? "a string"
-                       : got.is_boolean() ? "true or false"
-                       : got.is_array()   ? "a list"
-                       : got.is_object()  ? "a dictionary"
-                       : got.is_null()    ? "null"
-                                          : "a number";
-    refuse(key, "must be ", wanted, ", got ", type);
+    refuse(key, "must be ", wanted, ", got ", type_of(got));
   }
   struct assumption {
     std::string_view key;
@@ -7815,9 +7661,7 @@ class gguf_reader {
     const std::string full = key(name);
     const std::optional<double> value = lookup_.number(full);
     if (value) return checked(*value, rule, "import_gguf", full);
-    if (const std::optional<std::string> text = lookup_.text(full))
-      refuse(full, "must be a number, got the text ", *text);
-    if (lookup_.numbers(full)) refuse(full, "must be a number, got a list");
+    check_absent(full, "a number");
     return {};
   }
   double required_number(const std::string& name, const number_rule& rule) const {
@@ -7856,8 +7700,7 @@ class gguf_reader {
   bool has_tensor(const std::string& name) const { return lookup_.numbers(name).has_value(); }
   std::string text(const std::string& name, const char* otherwise) const {
     const std::optional<std::string> text = lookup_.text(key(name));
-    if (!text && has(name))
-      refuse(key(name), is_list(name) ? "must be a text, got a list" : "must be a text, got a number");
+    if (!text) check_absent(key(name), "a text");
     return text.value_or(otherwise);
   }
   /// The number of heads in a key: one number for the whole model, or the first positive number of a list
@@ -7884,11 +7727,15 @@ class gguf_reader {
     return *std::move(value);
   }
  private:
+  /// Throws if the key, which has no value of the wanted type, has another value.
+  void check_absent(const std::string& full, const char* wanted) const {
+    if (const auto text = lookup_.text(full)) refuse(full, "must be ", wanted, ", got the text ", *text);
+    if (lookup_.number(full) || lookup_.numbers(full))
+      refuse(full, "must be ", wanted, lookup_.number(full) ? ", got a number" : ", got a list");
+  }
   std::optional<std::vector<double>> list(const std::string& full, const number_rule& rule) const {
     std::optional<std::vector<double>> values = lookup_.numbers(full);
-    if (!values && (lookup_.number(full) || lookup_.text(full)))
-      refuse(full, "must be a list of numbers, got a ",
-             std::string(lookup_.number(full) ? "number" : "text"));
+    if (!values) check_absent(full, "a list of numbers");
     if (values)
       for (const double value : *values) checked(value, rule, "import_gguf", full);
     return values;
@@ -7908,7 +7755,7 @@ class gguf_reader {
 #ifndef ROPE_MODELS_DETAIL_GGUF_RECORDS_HPP
 #define ROPE_MODELS_DETAIL_GGUF_RECORDS_HPP
 /// Facts about architectures that GGUF files lack because they are fixed in llama.cpp: one record per
-/// architecture, its fields, and the rules about them. The rotation mode NORM of ggml is interleaved. Its
+/// architecture, and its fields. The rotation mode NORM of ggml is interleaved. Its
 /// modes NEOX, MROPE and IMROPE are half_split.
 ///
 /// Source: llama.cpp of 2026-08-22, llama-model.cpp and src/models/*.cpp; of October 2026 clef, glm5-next,
@@ -7998,8 +7845,7 @@ struct gguf_record {
   bool dense_rotate = false;   // the first leading_dense_block_count layers rotate although they do not slide
   bool rope_pattern = false;   // attention.rope_pattern is 0 for layers that do not rotate
   bool half_of_full = false;   // layers that attend fully rotate half of rope.dimension_count
-  bool whole_head = false;     // all channels rotate, for any rope.dimension_count
-  bool unscaled = false;       // no layer is scaled, for any rope.scaling
+  bool whole_head = false;     // all channels rotate, unscaled, for any rope.dimension_count and rope.scaling
   double fixed_base = 0;       // used instead of rope.freq_base
   bool alpha = false;          // rope.scaling.alpha increases the base
   bool finetuned = false;      // no layer rotates if rope.scaling.finetuned is false
@@ -8013,51 +7859,10 @@ struct gguf_record {
 constexpr bool may_slide(const gguf_record& r) {
   return r.names.empty() || r.period > 0 || r.pattern != pattern_form::number || r.all_slide || r.compressed;
 }
-constexpr std::string_view broken_rule_of(const gguf_record& r) {
-  if (r.attends_every == 1) return "0 says that every layer attends";
-  if (r.no_rope_first && r.no_rope_every == 0) return "no_rope_first is of the layers of no_rope_every";
-  if (r.period_layers > 0 && r.period == 0) return "period_layers says which models have the period";
-  if (r.all_slide &&
-      (r.period > 0 || r.full_first || r.pattern != pattern_form::number || r.compressed || r.needs_window ||
-       r.default_window > 0 || !r.full_rotate || r.sliding != sliding_rule::same))
-    return "all_slide is of layers that slide and rotate alike";
-  if (r.window_varies && !r.all_slide) return "window_varies is of architectures with all_slide";
-  if ((r.sliding != sliding_rule::not_known || r.needs_window || r.default_window > 0 || r.fixed_window > 0 ||
-       r.full_first || r.needs_swa_base || r.window != window_kind::back || !r.full_rotate) &&
-      !may_slide(r))
-    return "a window needs sliding layers";
-  if (r.sinks_slide && (!r.sink_logits || !may_slide(r) || r.all_slide || r.compressed))
-    return "sinks_slide needs sink logits and sliding layers";
-  if (r.dense_rotate && r.full_rotate) return "dense_rotate is for layers that would not rotate";
-  if (r.half_split_sections && r.layout == layout_kind::half_split)
-    return "half_split_sections is for a layout that is not half_split anyway";
-  if (r.last_channels && r.whole_head) return "of a whole head that rotates no channels are the last";
-  if (r.unscaled && (r.sliding != sliding_rule::not_known || r.yarn != yarn_keys::none || r.scores_grow ||
-                     !is_zero(r.beta_fast - 32) || r.multiplier != log_multiplier::ignored))
-    return "scaling needs scaled layers";
-  if (r.scores_grow && r.scale != gguf_scale::inverse_root)
-    return "scores_grow multiplies the scale of inverse_root";
-  if (r.wide_layers > 0 && r.scale != gguf_scale::inverse_root)
-    return "wide_layers is of the scale of inverse_root";
-  if (r.needs_pattern && (r.period > 0 || r.pattern == pattern_form::number))
-    return "a pattern that must be there has no default, and is no number alone";
-  if (r.needs_window && r.default_window > 0)
-    return "where no layer slides without a window in the file there is no default for it";
-  if (r.full_first && r.period == 0 && r.pattern == pattern_form::list)
-    return "full_first is of a number for a pattern";
-  if (r.compressed && (r.period > 0 || r.pattern != pattern_form::number || !r.full_rotate || r.full_first ||
-                       r.needs_window || r.needs_swa_base || r.window != window_kind::back ||
-                       r.sliding != sliding_rule::not_known))
-    return "layers of compressed keys, and those that slide among them, have a list of their own";
-  if (r.needs_swa_base && (r.sliding == sliding_rule::unscaled || r.sliding == sliding_rule::bare ||
-                           r.sliding == sliding_rule::same))
-    return "needs_swa_base is of layers that slide with a base of their own";
-  return {};
-}
-/// The record of an architecture, or nullptr if there is none: facts are never guessed. This is a template,
-/// so that only programs which import a model compile the records.
+/// The records of all architectures. This is a template, so that only programs which import a model compile
+/// the records.
 template <class Record = gguf_record>
-const Record* gguf_record_of(std::string_view architecture) {
+std::span<const Record> gguf_records() {
   using enum indexer_kind;
   using enum layout_kind;
   using enum sliding_rule;
@@ -8088,7 +7893,7 @@ const Record* gguf_record_of(std::string_view architecture) {
       {.names = "barbet",
        .note = "layers of the model that slide attend fully in the code that is known to run its files"},
       {.names = "clef qwen35 qwen35moe", .attends_every = 4, .interleaved_sections = true},
-      {.names = "cogvlm", .whole_head = true, .unscaled = true, .fixed_base = 10000},
+      {.names = "cogvlm", .whole_head = true, .fixed_base = 10000},
       {.names = "cohere2", .layout = interleaved, .period = 4, .full_rotate = false, .sliding = same},
       {.names = "cohere2moe",
        .layout = interleaved,
@@ -8104,7 +7909,7 @@ const Record* gguf_record_of(std::string_view architecture) {
        .temperature = of_length,
        .multiplier = cancelled,
        .scores_grow = true},
-      {.names = "deepseek2-ocr", .whole_head = true, .unscaled = true},
+      {.names = "deepseek2-ocr", .whole_head = true},
       {.names = "deepseek4",
        .layout = interleaved,
        .last_channels = true,
@@ -8245,8 +8050,12 @@ const Record* gguf_record_of(std::string_view architecture) {
       {.names = "spark2_5", .pattern = list, .sliding = as_full, .needs_pattern = true},
       {.names = "step35", .pattern = list, .sliding = own_base, .needs_pattern = true, .half_of_full = true},
   };
-  static_assert(keep_the_rules(records), "the rules above say which fields go together");
-  return record_in(records, architecture);
+  return records;
+}
+/// The record of an architecture, or nullptr if there is none: facts are never guessed.
+template <class Record = gguf_record>
+const Record* gguf_record_of(std::string_view architecture) {
+  return record_in(gguf_records<Record>(), architecture);
 }
 /// Why import_gguf rejects files of an architecture, whatever the layout. Empty if it does not reject them.
 constexpr std::string_view gguf_refusal_of(std::string_view architecture) {
@@ -8277,20 +8086,18 @@ inline constexpr number_rule layers{
     [](double x) { return count.holds(x) && x <= static_cast<double>(max_layers); },
     "must be a positive whole number up to 16384"};
 }  // namespace range
-/// Tests the length of a list that has one value per layer.
+/// Checks the length of a list that has one value per layer.
 ///
 /// \param layers  the number of layers of the model. 0: unknown, so any length up to max_layers is accepted
 /// \param what    "num_hidden_layers values", the name of `layers` values in the rule
-///
-/// \return  the broken rule, or nothing
-inline std::string broken_rule_of_layer_list(std::size_t length, Index layers, const char* what) {
+/// \param refuse  throws, with the broken rule in the message
+template <class Refuse>
+void check_layer_list(std::size_t length, Index layers, const char* what, const Refuse& refuse) {
+  const std::string got = ", got " + std::to_string(length);
   if (layers > 0 && length != static_cast<std::size_t>(layers))
-    return std::string("must have ") + what + ", " + std::to_string(layers) + ", got " +
-           std::to_string(length);
+    refuse(std::string("must have ") + what + ", " + std::to_string(layers) + got);
   if (length > static_cast<std::size_t>(max_layers))
-    return "must have one value per layer, at most " + std::to_string(max_layers) + ", got " +
-           std::to_string(length);
-  return {};
+    refuse("must have one value per layer, at most " + std::to_string(max_layers) + got);
 }
 /// The layer types of DeepSeek V4, from the number of tokens that each layer compresses into a key.
 ///
@@ -8307,15 +8114,17 @@ std::vector<std::string> compressed_types(const std::vector<double>& ratios, con
   }
   return types;
 }
-/// The broken rule if the pairs of an axis go beyond the last pair while axes alternate, otherwise empty. See
-/// interleaved_sections.
-///
-/// \param sections  whose sum is the number of pairs
-inline std::string broken_rule_of_alternating(const std::vector<Index>& sections) {
-  const auto axes = static_cast<Index>(sections.size());
-  Index pairs = 0;
-  for (const Index count : sections) pairs += count;
-  for (Index axis = 1; axis < axes; ++axis)
+/// The broken rule if the sections of a group do not add up to its pairs or, while axes alternate, the pairs
+/// of an axis go beyond the last pair, otherwise empty. See interleaved_sections.
+inline std::string broken_rule_of_sections(const layer_group& group) {
+  const std::vector<Index>& sections = group.mrope_sections;
+  const Index pairs = group.frequencies.pairs(), axes = to_index(sections.size());
+  Index left = pairs;
+  for (const Index count : sections) left -= (std::min)(count, left + 1);
+  if (left != 0)
+    return "must add up to the number of pairs, " + std::to_string(pairs) + ", got [" + joined(sections) +
+           "]";
+  for (Index axis = 1; axis < axes && group.section_order == mrope_order::alternating; ++axis)
     if (const Index last = axis + axes * (sections[static_cast<std::size_t>(axis)] - 1); last >= pairs)
       return "must fit axes that alternate, so the last pair of axis " + std::to_string(axis) +
              " must be below " + std::to_string(pairs) + ", got " + std::to_string(last);
@@ -8476,15 +8285,14 @@ struct gguf_layers {
   }
   /// The values of a list with one value per layer, without layers for multi-token prediction.
   ///
-  /// \param layers, what  as in broken_rule_of_layer_list
+  /// \param layers, what  as in check_layer_list
   std::vector<double> fitting(const char* name, Index layers, std::vector<double> list,
                               const char* what = "block_count values") const {
     const Index more = reader.index("nextn_predict_layers", range::whole).value_or(0);
     const auto size = static_cast<Index>(list.size());
     if (layers > 0 && size > layers && size <= layers + more) list.resize(static_cast<std::size_t>(layers));
-    const std::string broken = broken_rule_of_layer_list(
-        list.size(), layers, more > 0 ? "block_count - nextn_predict_layers values" : what);
-    if (!broken.empty()) reader.refuse(reader.key(name), broken);
+    check_layer_list(list.size(), layers, more > 0 ? "block_count - nextn_predict_layers values" : what,
+                     [&](const std::string& rule) { reader.refuse(reader.key(name), rule); });
     return list;
   }
   /// Whether layers of this architecture slide only in models with another number of layers.
@@ -8544,9 +8352,9 @@ struct gguf_layers {
         reader.required(reader.numbers("attention.compress_ratios", range::whole), key);
     const auto size = count > 0 ? static_cast<std::size_t>(count) : ratios.size();
     if (ratios.size() > size) ratios.resize(size);  // layers for multi-token prediction
-    const std::string broken = broken_rule_of_layer_list(ratios.size(), count, "block_count values");
-    if (!broken.empty()) reader.refuse(key, broken);
-    return compressed_types(ratios, [&](const std::string& rule) { reader.refuse(key, rule); });
+    const auto refuse = [&](const std::string& rule) { reader.refuse(key, rule); };
+    check_layer_list(ratios.size(), count, "block_count values", refuse);
+    return compressed_types(ratios, refuse);
   }
   /// The layers that do not attend: layers without key heads, and layers that are recurrent according to the
   /// file or the code of llama.cpp. Without block_count, the size of `sliding` is the number of layers.
@@ -8716,8 +8524,8 @@ struct gguf_layers {
     note("rope.scaling.yarn_ext_factor", 1, record.yarn == yarn_keys::all);
     note("rope.scaling.yarn_log_multiplier", 0, record.multiplier != log_multiplier::ignored);
     note("rope.scaling.alpha", 0, record.alpha);
-    note("rope.scaling.factor", 1, !record.unscaled);
-    note("rope.scaling.attn_factor", 1, !record.unscaled && !record.compressed);
+    note("rope.scaling.factor", 1, !record.whole_head);
+    note("rope.scaling.attn_factor", 1, !record.whole_head && !record.compressed);
     note("rope.freq_base", record.fixed_base, equal(record.fixed_base, 0));
     note("rope.dimension_count", static_cast<double>(group.head_dim), !record.whole_head);
     if (none_slides()) {
@@ -8781,8 +8589,6 @@ struct array_memory {
 template <class Scalar, int Columns>
 using array_map =
     Eigen::Map<Eigen::Array<std::remove_const_t<Scalar>, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
-template <class Scalar, int Columns>
-using const_array_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
 }  // namespace detail
 /// An Eigen array [rows, columns] with its own memory, column-major even if Eigen's default is row-major. It
 /// derives from Eigen::Map, but assignment changes its shape to that of the expression, as for an
@@ -8804,7 +8610,7 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
   static constexpr Index no_columns = Columns == 1 ? 1 : 0;
  public:
   /// The numbers as an Eigen array, to read.
-  using const_map = detail::const_array_map<Scalar, Columns>;
+  using const_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
   /// No numbers.
   owned_array() noexcept : memory{}, map_type(nullptr, 0, no_columns) {}
   /// Numbers that are indeterminate until written.
@@ -9135,11 +8941,10 @@ const Record* gguf_unrotated_of(std::string_view architecture) {
   };
   return record_in(records, architecture);
 }
-/// \tparam Options  gguf_options, which the header that includes this one defines
-template <class L, class Options>
+template <class L>
 class gguf_importer {
  public:
-  gguf_importer(const L& lookup, const Options& options) : reader_(lookup), options_(options) {}
+  gguf_importer(const L& lookup, const import_options& options) : reader_(lookup), options_(options) {}
   model_rope result() {
     model_.source = "GGUF";
     model_.architecture = reader_.architecture();
@@ -9375,7 +9180,7 @@ class gguf_importer {
                      ", got ", rotary_dim);
     model_.check_room("import_gguf", reader_.key(dimension.key), rotary_dim / 2);
     const bool plain =
-        record_.unscaled ||
+        record_.whole_head ||
         (slides && (record_.sliding == sliding_rule::plain || record_.sliding == sliding_rule::bare));
     const bool as_full = record_.sliding == sliding_rule::as_full || record_.sliding == sliding_rule::same;
     layer_group group = schedule_.frequencies_of({.rotary_dim = rotary_dim,
@@ -9403,9 +9208,8 @@ class gguf_importer {
         layers_.say(name, " is missing, so the rotation of the indexer is unknown");
       return;
     }
-    const std::string broken = broken_rule_of_indexer(*head_dim, group.rotary_dim());
-    if (!broken.empty()) reader_.refuse(reader_.key(name), broken);
-    group.indexer = indexer_of(record_.indexer, *head_dim, group.rotary_dim());
+    group.indexer = indexer_of(record_.indexer, *head_dim, group.rotary_dim(),
+                               [&](const std::string& rule) { reader_.refuse(reader_.key(name), rule); });
   }
   void add_sections(layer_group& group) const {
     constexpr const char* name = "rope.dimension_sections";
@@ -9414,23 +9218,15 @@ class gguf_importer {
     if (static_cast<Index>(sections->size()) > max_sections)
       reader_.refuse(reader_.key(name), "must have at most ", max_sections, " values, got ",
                      sections->size());
-    Index sum = 0;
-    for (const double value : *sections) {
-      sum += static_cast<Index>(value);
-      group.mrope_sections.push_back(static_cast<Index>(value));
-    }
+    for (const double count : *sections) group.mrope_sections.push_back(static_cast<Index>(count));
     while (!group.mrope_sections.empty() && group.mrope_sections.back() == 0)
       group.mrope_sections.pop_back();  // ggml pads with zeros
-    if (sum != group.frequencies.pairs())
-      reader_.refuse(reader_.key(name), "must add up to the number of pairs, ", group.frequencies.pairs(),
-                     ", got ", sum);
-    if (!record_.interleaved_sections) return;
-    group.section_order = mrope_order::alternating;
-    const std::string broken = broken_rule_of_alternating(group.mrope_sections);
+    if (record_.interleaved_sections) group.section_order = mrope_order::alternating;
+    const std::string broken = broken_rule_of_sections(group);
     if (!broken.empty()) reader_.refuse(reader_.key(name), broken);
   }
   gguf_reader<L> reader_;
-  const Options& options_;
+  const import_options& options_;
   gguf_record record_ = {};
   model_draft model_ = {};
   gguf_layers<L> layers_ = {reader_, record_, model_};
@@ -9453,18 +9249,10 @@ concept gguf_lookup = requires(const L& lookup, const std::string& key) {
   { lookup.text(key) } -> std::convertible_to<std::optional<std::string>>;
   { lookup.numbers(key) } -> std::convertible_to<std::optional<std::vector<double>>>;
 };
-/// Information that a GGUF file lacks.
+/// Information that a GGUF file lacks. Its length decides between rope_factors_short and rope_factors_long.
 ///
 ///     const model_rope model = import_gguf(file, {.length = 32768, .layout = layout_kind::half_split});
-struct gguf_options {
-  /// The number of tokens of context in a sequence, which decides between rope_factors_short and
-  /// rope_factors_long. 0 means a short sequence.
-  double length = 0;
-  /// The layout of the weights, for an unknown architecture.
-  std::optional<layout_kind> layout = {};
-  /// Whether a model in which no layer rotates, such as GPT-2, throws or is described.
-  model_without_rope without_rope = model_without_rope::refuse;
-};
+using gguf_options = import_options;
 /// Reads the rotary embedding of a model from the metadata of its GGUF file.
 ///
 /// Absent keys get the values of llama.cpp. Without rope.scaling.type the rule is linear. A factor that is
@@ -9493,7 +9281,7 @@ model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
       "text(key) and numbers(key), such as that of examples/gguf_file.hpp");
   if constexpr (gguf_lookup<L>) {
     detail::checked(options.length, detail::range::not_negative, "import_gguf", "options.length");
-    return detail::gguf_importer<L, gguf_options>(lookup, options).result();
+    return detail::gguf_importer<L>(lookup, options).result();
   }
 }
 }  // namespace rope::inline ROPE_ABI
@@ -9513,7 +9301,7 @@ model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
 /// The keys of a config.json that classes of Hugging Face transformers read, and their default sizes.
 namespace rope::inline ROPE_ABI::detail {
 // Keys of a config.json that only some classes read. In files of other classes they have no effect.
-/// A key, and the first names of the records whose classes read it.
+/// A key, and the architectures whose classes read it.
 struct key_of_few {
   const char* key;
   std::string_view readers;
@@ -9524,20 +9312,19 @@ struct key_of_few {
 /// with their own classes (ChatGLM, Qwen, MiniMax), see their configuration files
 inline std::vector<std::string> keys_not_read(const hugging_face_record& record) {
   static constexpr std::string_view periods =
-      " cohere2 cohere2moe embeddinggemma2 exaone4 gemma3 plamo3 t5gemma2 t5gemma2decoder ";
+      " cohere2 cohere2moe embeddinggemma2 exaone4 exaone45 exaonemoe gemma3 plamo3 t5gemma2 "
+      "t5gemma2decoder ";
   static constexpr key_of_few keys[] = {
       {"_sliding_window_pattern", periods},
-      {"add_full_attention_sink_bias", " mimov2 "},
-      {"add_swa_attention_sink_bias", " mimov2 "},
+      {"add_full_attention_sink_bias", " mimov2 mimov2flash "},
+      {"add_swa_attention_sink_bias", " mimov2 mimov2flash "},
       {"attention_head_dim", " hunyuan hunyuanvl minimaxmusic3transformer1d stableaudiodit zamba2 "},
       {"attn_config", " dbrx "},
-      {"attn_type_list", " minimaxm1 "},
       {"attn_logit_softcapping", " gemma2 grok1 t5gemmamodule vaultgemma "},
       {"global_attn_every_n_layers", " afmoe modernbert modernbertdecoder "},
       {"global_head_dim", " diffusiongemma embeddinggemma2 gemma4 gemma4unified "},
       {"global_rope_theta", " modernbert modernbertdecoder "},
       {"hidden_size_per_head", " plamo2 "},
-      {"hybrid_layer_pattern", " mimov2 "},
       {"kv_channels", " chatglm jetmoe qwen zamba2 "},
       {"local_attention", " modernbert modernbertdecoder "},
       {"local_rope_theta", " modernbert modernbertdecoder "},
@@ -9548,8 +9335,8 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"prefix_dense_sliding_window_pattern", " cohere2moe "},
       {"rope_base", " omnigentransformer2d "},
       {"rope_freq_constant", " openelm "},
-      {"rope_interleave", " axk1 gigachat35 glm4moelite kimik2 mistral4 youtuvl "},
-      {"rope_layout", " smallthinker "},
+      {"rope_interleave",
+       " axk1 deepseekv3 gigachat35 glm4moelite joyaillmflash kimik2 mistral4 youtu youtuvl "},
       {"rope_local_base_freq", " gemma3 gemma3n t5gemma2 t5gemma2decoder "},
       {"rope_local_theta", " plamo3 "},
       {"rope_pct", " stablelm stablelmepoch zaya1vl "},
@@ -9562,10 +9349,9 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
       {"rotary_emb_fraction", " nomicbert "},
       {"rotary_emb_interleaved", " nomicbert "},
       {"rotary_pct", " gptneox gptneoxjapanese qwen "},
-      {"sliding_window_layout", " smallthinker "},
       {"sliding_window_pattern", periods},
-      {"sliding_window_size", " mimov2 smallthinker "},
-      {"swa_head_dim", " mimov2 "},
+      {"sliding_window_size", " mimov2 mimov2flash smallthinker "},
+      {"swa_head_dim", " mimov2 mimov2flash "},
       {"use_bidirectional_attention", look_ahead_if_asked},
       {"window_size", " plamo3 "},
       {"yarn_only_types", " step3p5 "},
@@ -9578,16 +9364,18 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
   std::vector<std::string> hidden;
   if (record.names.empty()) return hidden;
   for (const key_of_few& one : keys)
-    if (!is_listed(one.readers, first_name(record))) hidden.emplace_back(one.key);
+    if (!is_listed(one.readers, record.names)) hidden.emplace_back(one.key);
   for (const key_of_few& one : not_keys)
-    if (is_listed(one.readers, first_name(record))) hidden.emplace_back(one.key);
-  for (const char* key : {"full_attention_interval", "layer_group_size", "mamba_step"})
-    if (record.interval != key) hidden.emplace_back(key);
-  if (!record.slides_if_asked) hidden.emplace_back("use_sliding_window");
+    if (is_listed(one.readers, record.names)) hidden.emplace_back(one.key);
+  for (const char* key : {"attn_type_list", "full_attention_interval", "hybrid_layer_pattern",
+                          "layer_group_size", "mamba_step", "rope_layout", "sliding_window_layout"})
+    if (record.pattern.key != key && record.type_ones != key && record.rope_ones != key)
+      hidden.emplace_back(key);
+  if (!record.slides.if_asked) hidden.emplace_back("use_sliding_window");
   if (!reads_window(record)) hidden.emplace_back("sliding_window");
   if (record.indexer == indexer_kind::no_indexer) hidden.emplace_back("indexer_rope_interleave");
   // In Motif 3 these keys name another model than the record's.
-  if (!record.latent && !record.last_channels && first_name(record) != "motif")
+  if (!record.latent && !record.last_channels && record.names != "motif")
     for (const char* key : {"qk_nope_head_dim", "qk_rope_head_dim"}) hidden.emplace_back(key);
   return hidden;
 }
@@ -9596,15 +9384,16 @@ inline std::vector<std::string> keys_not_read(const hugging_face_record& record)
 ///
 /// Source: compute_default_rope_parameters of modeling_*.py, Hugging Face transformers c49429ed1f, 2026-08-16
 inline constexpr std::string_view partial_by_default =
-    " bamba deepseekv4 diffusiongemma glm glm4moe glm4moelite glmasrencoder glmocr gptneox gptneoxjapanese "
-    "laguna mellum mimov2 minimaxm2 moonshine moonshinestreaming phi3 qwen35 qwen3next qwen4exp solaropen "
-    "stablelm step3p5 zaya ";
+    " bamba deepseekv4 diffusiongemma glm glm4 glm4moe glm4moelite glm4v glm4vmoe glmasrencoder glmimage "
+    "glmocr gptneox gptneoxjapanese interns2mobius laguna mellum mimov2 mimov2flash minimaxm2 moonshine "
+    "moonshinestreaming nemotron persimmon phi phi3 phi4mm phi4multimodal qwen35 qwen35moe "
+    "qwen38flashnext qwen3next qwen4exp solaropen stablelm step3p5 zaya ";
 /// The architectures whose classes read a rope dictionary for each type of layers.
 ///
 /// Source: {layer_type}_inv_freq in modeling_*.py, Hugging Face transformers c49429ed1f, 2026-08-16
 inline constexpr std::string_view dictionary_by_type =
     " coherecompass deepseekv4 diffusiongemma embeddinggemma2 gemma3 gemma3n gemma4 gemma4unified laguna "
-    "mellum mimov2 modernbert modernbertdecoder olmo3 step3p5 t5gemma2 t5gemma2decoder zaya ";
+    "mellum mimov2 mimov2flash modernbert modernbertdecoder olmo3 step3p5 t5gemma2 t5gemma2decoder zaya ";
 /// Whether transformers has a class for the architecture, and the class is not in the list.
 constexpr bool has_class_not_in(std::string_view list, std::string_view architecture) {
   return !architecture.empty() && !is_listed(own_classes, architecture) && !is_listed(list, architecture);
@@ -9848,87 +9637,72 @@ void assume_sizes(json_reader<J>& text, const class_sizes* sizes, const std::str
 /// The records of architectures with several kinds of layers, a part of the table in
 /// hugging_face_records.hpp.
 namespace rope::inline ROPE_ABI::detail {
-// The records in which some layers do not attend.
-/// The record of such an architecture, or nullptr if there is none.
+/// The records in which layers attend in several ways, or some do not attend.
 template <class Record>
-const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
+std::span<const Record> hugging_face_layered_records() {
+  using enum dictionary_form;
+  using enum full_layers;
   using enum layout_kind;
-  using enum score_scale;
   using enum which_slide;
+  constexpr bool if_asked = true;
   constexpr std::string_view linear_rotate =
       "layers of linear attention rotate queries and keys too, which this description leaves out";
   static constexpr Record records[] = {
+      // Some layers do not attend.
       {.names = "bailinghybrid",
        .layout = interleaved,
        .base = 0,
        .latent = true,
        .other_type = "linear_attention",
-       .others_attend = false,
-       .full_every = 1,
-       .interval = "layer_group_size",
-       .rest_full = true,
+       .pattern = {1, last_and_rest, "layer_group_size"},
        .note = "before Ling 3, layers of linear attention rotate queries and keys too, which this "
                "description leaves out"},
       {.names = "bailingmoelinear bailingmoelinearv2",
        .base = 0,
        .other_type = "linear_attention",
-       .others_attend = false,
-       .full_every = 1,
-       .interval = "layer_group_size",
-       .rest_full = true,
+       .pattern = {1, last_and_rest, "layer_group_size"},
        .note = linear_rotate},
       {.names = "bamba",
        .partial_rotary_factor = 0.5,
        .other_type = "linear_attention",
-       .others_attend = false,
        .full_list = "attn_layer_indices"},
       {.names = "gigachat35",
        .layout = interleaved,
        .base = 100000,
        .latent = true,
        .other_type = "linear_attention",
-       .others_attend = false,
        .full_list = "full_attention_layers",
        .note = "unless use_mla_scaling_factor is false, queries are multiplied by sqrt(hidden_size / "
                "q_lora_rank) before they rotate, and latents that become keys and values by sqrt(hidden_size "
                "/ kv_lora_rank)"},
       {.names = "granitemoehybrid",
-       .others_attend = false,
-       .scale_key = "attention_multiplier",
-       .scale_number = 1,
-       .rotates_if = "position_embedding_type"},
+       .other_type = "mamba",
+       .scale = {"attention_multiplier", 1},
+       .rotates_if = {"position_embedding_type"}},
       {.names = "lfm2 lfm2moe",
        .base = 1e6,
        .other_type = "conv",
-       .others_attend = false,
        .full_list = "full_attn_idxs",
-       .full_every = 1},
+       .pattern = {1}},
       {.names = "minimax",
        .base = 1e6,
        .other_type = "linear_attention",
-       .others_attend = false,
-       .full_every = 2,
-       .first_of_every = true,
-       .slides = every},
+       .pattern = {2, first},
+       .slides = {every}},
       {.names = "minimaxm1 minimaxtext01",
        .base = 1e6,
        .other_type = "linear_attention",
-       .others_attend = false,
-       .full_ones = "attn_type_list",
-       .full_every = 1,
-       .slides = every},
+       .type_ones = "attn_type_list",
+       .pattern = {1},
+       .slides = {every}},
       {.names = "olmohybrid",
        .other_type = "linear_attention",
-       .others_attend = false,
-       .full_every = 4,
-       .last_full = true,
-       .rotates_if = "rope_parameters"},
+       .pattern = {4, last_if_none},
+       .rotates_if = {"rope_parameters"}},
       {.names = "plamo2",
        .head_dim = 128,
        .other_type = "mamba",
-       .others_attend = false,
-       .full_every = 2,
-       .interval = "mamba_step",
+       .pattern = {2, last, "mamba_step"},
        .note =
            "in the class of the model, attention layers that full_attention_idx does not list slide within "
            "attention_window_size tokens, with the base rope_local_theta, but vLLM and llama.cpp run them as "
@@ -9937,83 +9711,56 @@ const Record* hugging_face_hybrid_record_of(std::string_view architecture) {
        .partial_rotary_factor = 0.25,
        .head_dim = 256,
        .other_type = "linear_attention",
-       .others_attend = false,
-       .full_every = 4,
-       .interval = "full_attention_interval",
-       .mrope_interleaved = true,
+       .pattern = {4, last, "full_attention_interval"},
        .mrope_side = 11},
       {.names = "qwen3next",
        .partial_rotary_factor = 0.25,
        .head_dim = 256,
        .other_type = "linear_attention",
-       .others_attend = false,
-       .full_every = 4,
-       .interval = "full_attention_interval"},
+       .pattern = {4, last, "full_attention_interval"}},
       {.names = "qwen4exp qwen38flashnext",
        .base = 1e7,
        .partial_rotary_factor = 0.25,
        .head_dim = 256,
        .other_type = "linear_attention",
-       .others_attend = false,
-       .full_every = 4,
-       .interval = "full_attention_interval",
+       .pattern = {4, last, "full_attention_interval"},
        .indexer = indexer_kind::first_half_split,
        .indexer_key = "indexer_head_dim",
-       .mrope_interleaved = true,
        .mrope_side = 11,
        .note = "the indexer rotates the mean of indexer_compress_ratio keys, by the position of the first"},
       {.names = "zamba2",
        .double_head = true,
        .full_type = "hybrid",
-       .others_attend = false,
-       .scale = half_head,
-       .rotates_if = "use_mem_rope"},
-  };
-  static_assert(keep_the_rules(records), "the rules of record_fields.hpp say which fields go together");
-  return record_in(records, architecture);
-}
-/// The record of an architecture in which all layers attend, in several ways, or nullptr if there is none.
-template <class Record>
-const Record* hugging_face_layered_record_of(std::string_view architecture) {
-  using enum dictionary_form;
-  using enum layout_kind;
-  using enum score_scale;
-  using enum which_slide;
-  static constexpr Record records[] = {
+       .other_type = "mamba",
+       .rotates_if = {"use_mem_rope"}},
+      // All layers attend.
       {.names = "acesteptransformer1d",
        .base = 1e6,
        .head_dim = 128,
-       .full_every = 2,
-       .sliding_window = 128,
-       .window = window_span::each_side,
+       .pattern = {2},
+       .window = {128, window_span::each_side},
        .causal = false},
-      {.names = "afmoe", .head_dim = 128, .full_every = 4, .full_rotate = false, .sliding_window = -1024},
+      {.names = "afmoe", .head_dim = 128, .pattern = {4}, .full_rotate = false, .window = {-1024}},
       {.names = "cohere2",
        .layout = interleaved,
-       .full_every = 4,
+       .pattern = {4},
        .full_rotate = false,
-       .sliding_window = 4096,
+       .window = {4096},
        .needs_window = true},
       {.names = "cohere2moe",
        .layout = interleaved,
        .head_dim = 128,
-       .full_every = 4,
+       .pattern = {4},
        .dense_first = true,
        .full_rotate = false,
-       .sliding_window = 4096,
+       .window = {4096},
        .needs_window = true},
-      {.names = "coherecompass",
-       .full_every = 1,
-       .sliding_window = 4096,
-       .mrope_interleaved = true,
-       .mrope_side = 20,
-       .own_rule = true},
+      {.names = "coherecompass", .pattern = {1}, .window = {4096}, .mrope_side = 20, .own_rule = true},
       {.names = "cwm",
        .base = 1e6,
        .head_dim = 128,
-       .full_every = 4,
-       .first_of_every = true,
-       .sliding_window = 8192,
+       .pattern = {4, first},
+       .window = {8192},
        .own_rule = true},
       {.names = "deepseekv4",
        .layout = interleaved,
@@ -10021,127 +9768,103 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .head_dim = 512,
        .last_channels = true,
        .form = compressed,
-       .filled_base = 160000,
+       .filled = {160000},
        .more_in_lists = true,
-       .sliding_window = 128,
+       .window = {128},
        .indexer = indexer_kind::last_interleaved,
        .sink_logits = true,
        .note = "keys are values too: the output of attention is un-rotated by the position of its query"},
-      {.names = "diffusiongemma",
+      {.names = "diffusiongemma gemma4",
        .head_dim = 256,
        .full_head_dim = 512,
-       .full_every = 6,
-       .ends_full = true,
-       .sliding_window = 512,
-       .window = window_span::both_sides_if_asked,
-       .scale = one,
+       .pattern = {6, last_and_end},
+       .window = {512, window_span::both_sides_if_asked},
+       .scale = {.number = 1},
        .own_rule = true},
       {.names = "embeddinggemma2",
        .head_dim = 256,
        .full_head_dim = 512,
-       .full_every = 6,
-       .ends_full = true,
-       .sliding_window = 512,
-       .window = window_span::each_side,
-       .scale = one,
+       .pattern = {6, last_and_end},
+       .window = {512, window_span::each_side},
+       .scale = {.number = 1},
        .causal = false,
        .own_rule = true},
-      {.names = "exaone4 exaone45 exaonemoe", .full_every = 4, .full_rotate = false, .sliding_window = 4096},
-      {.names = "gemma2",
+      {.names = "exaone4 exaone45 exaonemoe", .pattern = {4}, .full_rotate = false, .window = {4096}},
+      {.names = "gemma2 vaultgemma",
        .head_dim = 256,
-       .full_every = 2,
-       .sliding_window = 4096,
-       .scale_key = "query_pre_attn_scalar",
-       .scale_number = 256,
+       .pattern = {2},
+       .window = {4096},
+       .scale = {"query_pre_attn_scalar", 256},
        .softcap = 50},
       {.names = "gemma3",
        .base = 1e6,
        .local_base = 10000,
        .head_dim = 256,
-       .full_every = 6,
-       .sliding_window = 4096,
-       .window = window_span::both_sides_if_asked,
-       .scale_key = "query_pre_attn_scalar",
-       .scale_number = 256},
+       .pattern = {6},
+       .window = {4096, window_span::both_sides_if_asked},
+       .scale = {"query_pre_attn_scalar", 256}},
       {.names = "gemma3n",
        .base = 1e6,
        .local_base = 10000,
        .head_dim = 256,
-       .full_every = 5,
-       .sliding_window = 512,
-       .scale = one},
-      {.names = "gemma4",
-       .head_dim = 256,
-       .full_head_dim = 512,
-       .full_every = 6,
-       .ends_full = true,
-       .sliding_window = 512,
-       .window = window_span::both_sides_if_asked,
-       .scale = one,
-       .own_rule = true},
+       .pattern = {5},
+       .window = {512},
+       .scale = {.number = 1}},
       {.names = "gemma4unified",
        .head_dim = 256,
        .full_head_dim = 512,
-       .full_every = 6,
-       .ends_full = true,
-       .sliding_window = 1024,
-       .window = window_span::both_sides_if_asked,
-       .scale = one,
+       .pattern = {6, last_and_end},
+       .window = {1024, window_span::both_sides_if_asked},
+       .scale = {.number = 1},
        .own_rule = true},
       {.names = "gptoss",
        .base = 150000,
        .head_dim = 64,
-       .full_every = 2,
-       .sliding_window = 128,
+       .pattern = {2},
+       .window = {128},
        .sink_logits = true,
        .own_rule = true},
       {.names = "granitemoeswa graniteswa",
        .form = base_per_layer,
-       .full_every = 4,
-       .first_of_every = true,
-       .sliding_window = 128,
-       .scale_key = "attention_multiplier",
-       .scale_number = 1,
+       .pattern = {4, first},
+       .window = {128},
+       .scale = {"attention_multiplier", 1},
        .sink_logits = true},
       {.names = "laguna",
        .local_base = 10000,
        .head_dim = 128,
        .form = per_type,
-       .filled_base = 500000,
-       .filled_factor = 0.5,
-       .full_every = 1,
-       .sliding_window = 512},
+       .filled = {500000, 0.5},
+       .pattern = {1},
+       .window = {512}},
       {.names = "llama4",
        .layout = interleaved,
        .base = 500000,
        .head_dim = 128,
-       .window = window_span::chunks,
+       .window = {.span = window_span::chunks},
        .no_rope_every = 4,
        .queries = query_growth::temperature},
       {.names = "maple",
        .partial_rotary_factor = 0.5,
        .head_dim = 128,
-       .full_every = 4,
+       .pattern = {4},
        .full_rotate = false,
-       .sliding_window = 512},
+       .window = {512}},
       {.names = "mellum",
        .local_base = 10000,
        .head_dim = 128,
        .form = per_type,
-       .filled_base = 500000,
-       .full_every = 1,
-       .sliding_window = 1024},
+       .filled = {500000},
+       .pattern = {1},
+       .window = {1024}},
       {.names = "mimov2 mimov2flash",
        .local_base = 10000,
        .head_dim = 192,
-       .slide_ones = "hybrid_layer_pattern",
+       .type_ones = "hybrid_layer_pattern",
        .form = per_type,
-       .filled_base = 5e6,
-       .filled_factor = 0.334,
-       .other_factor = 0.334,
-       .full_every = 6,
-       .first_full = true,
-       .sliding_window = 128,
+       .filled = {5e6, 0.334, 0.334},
+       .pattern = {6, last_and_first},
+       .window = {128},
        .sink_logits = true,
        .swa_keys = true,
        .note = "layers that slide have swa_num_key_value_heads key heads, or twice num_key_value_heads"},
@@ -10150,94 +9873,74 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
        .local_base = 10000,
        .scaling_slides = true,
        .theta_unread = true,
-       .full_every = 3,
-       .first_of_every = true,
-       .sliding_window = 128,
-       .window = window_span::both_sides,
+       .pattern = {3, first},
+       .window = {128, window_span::both_sides},
        .causal = false},
       {.names = "modernbertdecoder",
        .base = 160000,
        .local_base = 10000,
        .scaling_slides = true,
        .theta_unread = true,
-       .full_every = 3,
-       .first_of_every = true,
-       .sliding_window = 64},
+       .pattern = {3, first},
+       .window = {64}},
       {.names = "museglimmer",
        .head_dim = 128,
        .one_base = true,
        .form = base_per_layer,
-       .full_every = 4,
-       .first_of_every = true,
-       .from_end = true,
-       .sliding_window = 2048,
+       .pattern = {4, first_from_end},
+       .window = {2048},
        .no_rope_every = 4,
-       .scale_key = "qk_scale_factor",
-       .scale_number = 3.87},
-      {.names = "olmo3", .base = 500000, .local_base = 500000, .full_every = 4, .sliding_window = 4096},
+       .scale = {"qk_scale_factor", 3.87}},
+      {.names = "olmo3", .base = 500000, .local_base = 500000, .pattern = {4}, .window = {4096}},
       {.names = "plamo3",
        .base = 150000,
        .local_base = 10000,
        .head_dim = 128,
-       .full_every = 8,
-       .sliding_window = 128},
+       .pattern = {8},
+       .window = {128}},
       {.names = "smallthinker",
        .base = 0,
-       .slide_ones = "sliding_window_layout",
+       .type_ones = "sliding_window_layout",
        .rope_ones = "rope_layout",
-       .full_every = 1},
-      {.names = "smollm3", .base = 2e6, .no_rope_every = 4, .slides = without_rope, .slides_if_asked = true},
+       .pattern = {1}},
+      {.names = "smollm3", .base = 2e6, .no_rope_every = 4, .slides = {without_rope, if_asked}},
       {.names = "step3p5",
        .head_dim = 128,
        .form = base_by_type,
-       .full_every = 1,
+       .pattern = {1},
        .more_in_lists = true,
-       .scale_key = "query_pre_attn_scalar"},
+       .scale = {"query_pre_attn_scalar"}},
       {.names = "t5gemma2",
        .base = 1e6,
        .local_base = 10000,
        .head_dim = 256,
-       .full_every = 6,
-       .scale_key = "query_pre_attn_scalar",
-       .scale_number = 256,
+       .pattern = {6},
+       .scale = {"query_pre_attn_scalar", 256},
        .causal = false},
       {.names = "t5gemma2decoder",
        .base = 1e6,
        .local_base = 10000,
        .head_dim = 256,
-       .full_every = 6,
-       .sliding_window = 4096,
-       .scale_key = "query_pre_attn_scalar",
-       .scale_number = 256},
+       .pattern = {6},
+       .window = {4096},
+       .scale = {"query_pre_attn_scalar", 256}},
       {.names = "t5gemmamodule",
        .head_dim = 256,
-       .full_every = 2,
-       .sliding_window = 4096,
-       .scale_key = "query_pre_attn_scalar",
-       .scale_number = 256,
+       .pattern = {2},
+       .window = {4096},
+       .scale = {"query_pre_attn_scalar", 256},
        .softcap = 50,
        .note = "layers of its encoder see the tokens after them too"},
-      {.names = "vaultgemma",
-       .head_dim = 256,
-       .full_every = 2,
-       .sliding_window = 4096,
-       .scale_key = "query_pre_attn_scalar",
-       .scale_number = 256,
-       .softcap = 50},
       {.names = "zaya",
        .local_base = 10000,
        .head_dim = 128,
        .full_type = "hybrid",
        .other_type = "hybrid_sliding",
        .form = per_type,
-       .filled_base = 5e6,
-       .filled_factor = 0.5,
-       .other_factor = 0.5,
-       .full_every = 1},
+       .filled = {5e6, 0.5, 0.5},
+       .pattern = {1}},
   };
-  static_assert(keep_the_rules(records), "the rules of record_fields.hpp say which fields go together");
-  const Record* const record = record_in(records, architecture);
-  return record ? record : hugging_face_hybrid_record_of<Record>(architecture);
+  return records;
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERED_RECORDS_HPP
@@ -10251,15 +9954,14 @@ const Record* hugging_face_layered_record_of(std::string_view architecture) {
 ///         hy_v4 and nemotron3_diarization of autumn 2026; tests/recorded/models/hugging_face.json names the
 ///         others
 namespace rope::inline ROPE_ABI::detail {
-/// The record of an architecture, or nullptr if there is none. Nothing is guessed then. It is a template, so
-/// that only programs which import a model compile the records.
-template <class Record = hugging_face_record>
-const Record* hugging_face_record_of(std::string_view architecture) {
+/// The records of the other architectures.
+template <class Record>
+std::span<const Record> hugging_face_plain_records() {
   using enum indexer_kind;
   using enum layout_kind;
   using enum query_growth;
-  using enum score_scale;
   using enum which_slide;
+  constexpr bool if_asked = true;
   constexpr std::string_view longcat_scales =
       "queries are multiplied by sqrt(hidden_size / q_lora_rank) before rotation, unless mla_scale_q_lora is "
       "false, and latents that become keys and values by sqrt(hidden_size / kv_lora_rank), unless "
@@ -10271,74 +9973,62 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .note = "queries and keys are normalised after rotation, and the last num_kv_reuse_layers layers "
                "attend to the keys of the layer before them"},
       {.names = "apertus", .base = 1.2e7, .own_rule = true},
-      {.names = "aquila deepseek internlm internlm2 internlm3 minicpm nanbeige orion plamo xverse"},
-      {.names =
-           "arcee aria chameleon deci deepseekocr2 diffllama falcon jais2 llama llavallama mistral3 olmo "
-           "olmo2 olmoe refinedweb solar teleflm"},
-      {.names = "arctic exaone iquestcoder klear kormo molmo panguembedded sarvammoe telechat3", .base = 0},
-      {.names = "axk1 deepseekv3 youtu", .layout = interleaved, .latent = true},
+      {.names = "aquila arcee aria chameleon dbrx deci deepseek deepseekocr2 diffllama falcon internlm "
+                "internlm2 internlm3 jais2 llama llavallama minicpm mistral3 nanbeige olmo olmo2 olmoe orion "
+                "plamo refinedweb solar teleflm xverse"},
+      {.names = "arctic exaone iquestcoder klear kormo molmo molmo2 panguembedded sarvammoe telechat3",
+       .base = 0},
+      {.names = "axk1 deepseekv2 deepseekv3 glm4moelite joyaillmflash kimik2 panguultramoe youtu",
+       .layout = interleaved,
+       .latent = true},
       {.names = "axk2 deepseekv32", .layout = interleaved, .latent = true, .indexer = first_half_split},
       {.names = "baichuan", .alibi_layers = 40},
-      {.names = "bailingmoe", .base = 0, .slides = not_known, .slides_if_asked = true},
-      {.names = "bailingmoev2", .slides = not_known, .slides_if_asked = true},
+      {.names = "bailingmoe grovemoe keye keyevl15 kimiaudio minicpmo minicpmv param2moe",
+       .base = 0,
+       .slides = {not_known, if_asked}},
+      {.names = "bailingmoev2 mimo", .slides = {not_known, if_asked}},
       {.names = "bitnet csm csmdepthdecodermodel evolla flexolmo", .base = 500000},
       {.names = "bltglobaltransformer bltlocaldecoder bltlocalencoder cohere ernie45moe",
        .layout = interleaved,
        .base = 500000},
-      {.names = "bltpatcher", .layout = interleaved},
-      {.names = "chatglm", .layout = interleaved, .partial_rotary_factor = 0.5},
+      {.names = "bltpatcher glmocr", .layout = interleaved},
+      {.names = "chatglm glm glm4 glm4v", .layout = interleaved, .partial_rotary_factor = 0.5},
       {.names = "codegen gptj", .layout = interleaved, .rotary_dim = 64},
       {.names = "codeshell",
        .theta_unread = true,
-       .rotates_if = "position_embedding_type",
-       .instead = "learned positions"},
-      {.names = "cosmos3edge", .base = 1e8, .head_dim = 128, .mrope_interleaved = true, .mrope_side = 20},
-      {.names = "dbrx"},
-      {.names = "deepseekv2", .layout = interleaved, .latent = true},
-      {.names = "diadecoder", .head_dim = 128, .scale = one},
-      {.names = "diaencoder", .head_dim = 128, .scale = one, .causal = false},
+       .rotates_if = {"position_embedding_type", "learned positions"}},
+      {.names = "cosmos3edge", .base = 1e8, .head_dim = 128, .mrope_side = 20},
+      {.names = "diadecoder", .head_dim = 128, .scale = {.number = 1}},
+      {.names = "diaencoder", .head_dim = 128, .scale = {.number = 1}, .causal = false},
       {.names = "doge",
-       .slides = every,
+       .slides = {every},
        .note = "a mask that depends on values hides all but keep_window_size keys of a query"},
-      {.names = "dots1", .sliding_window = 4096, .max_window_layers = 62, .slides = from_max_window_layers},
+      {.names = "dots1", .window = {4096}, .max_window_layers = 62, .slides = {from_max_window_layers}},
       {.names = "dotsocr got llavaqwen llavaqwen2 qwen2",
-       .sliding_window = 4096,
-       .max_window_layers = 28,
-       .slides = from_max_window_layers,
-       .slides_if_asked = true},
-      {.names = "dream rnd1", .base = 0, .slides = not_known, .slides_if_asked = true, .causal = false},
+       .window = {4096},
+       .slides = {from_max_window_layers, if_asked}},
+      {.names = "dream rnd1", .base = 0, .slides = {not_known, if_asked}, .causal = false},
       {.names = "emu3", .base = 1e6},
       {.names = "ernie45", .layout = interleaved, .base = 500000, .head_dim = 128},
-      {.names = "ernie45moevl", .layout = interleaved, .base = 500000, .mrope_time_last = true},
-      {.names = "ernie45vlmoe", .layout = interleaved, .base = 500000, .mrope_time_last = true},
+      {.names = "ernie45moevl ernie45vlmoe", .layout = interleaved, .base = 500000, .mrope_time_last = true},
       {.names = "esm",
        .causal = false,
-       .rotates_if = "position_embedding_type",
-       .rotates_word = "rotary",
-       .instead = "learned positions or biases"},
-      {.names = "esmc eurobert lasrencoder llamabidirec nemotron3diarizationaudio", .causal = false},
-      {.names = "falconh1", .scale_key = "key_multiplier", .scale_number = 1},
+       .rotates_if = {"position_embedding_type", "learned positions or biases", "rotary"}},
+      {.names = "esmc eurobert lasrencoder llamabidirec nemotron3diarizationaudio xlmrobertaflash",
+       .causal = false},
+      {.names = "falconh1", .scale = {"key_multiplier", 1}},
       {.names = "fuyu", .base = 25000, .partial_rotary_factor = 0.5},
       {.names = "gemma", .head_dim = 256},
-      {.names = "glm glm4 glm4v", .layout = interleaved, .partial_rotary_factor = 0.5},
       {.names = "glm4moe glm4vmoe glmimage nemotron persimmon phi", .partial_rotary_factor = 0.5},
-      {.names = "glm4moelite", .layout = interleaved, .latent = true},
-      {.names = "glmasrencoder", .partial_rotary_factor = 0.5, .causal = false},
+      {.names = "glmasrencoder stableaudiodit", .partial_rotary_factor = 0.5, .causal = false},
       {.names = "glmmoedsa", .layout = interleaved, .latent = true, .indexer = first_interleaved},
-      {.names = "glmocr", .layout = interleaved},
       {.names = "gptneox", .partial_rotary_factor = 0.25, .theta_unread = true},
-      {.names = "gptneoxjapanese", .theta_unread = true},
-      {.names = "granite granite4vision granitemoe granitemoeshared",
-       .scale_key = "attention_multiplier",
-       .scale_number = 1},
-      {.names = "grok1", .scale_key = "attn_output_multiplier", .softcap = 30},
-      {.names = "grovemoe keye keyevl15 minicpmo minicpmv param2moe",
-       .base = 0,
-       .slides = not_known,
-       .slides_if_asked = true},
+      {.names = "gptneoxjapanese openelm", .theta_unread = true},
+      {.names = "granite granite4vision granitemoe granitemoeshared", .scale = {"attention_multiplier", 1}},
+      {.names = "grok1", .scale = {"attn_output_multiplier"}, .softcap = 30},
       {.names = "helium", .layout = interleaved, .base = 100000, .head_dim = 128},
       {.names = "higgsaudiov2", .head_dim = 128, .own_rule = true},
-      {.names = "hrm", .head_dim = 128},
+      {.names = "hrm jetmoe seedoss", .head_dim = 128},
       {.names = "hunyuan",
        .base = 0,
        .note = "queries and keys are normalised after they rotated, and with use_cla layers share keys"},
@@ -10348,7 +10038,7 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .note =
            "axes of mrope_sections are those of (position, width, height, image) or (width, height, image), "
            "and queries and keys are normalised after rotation"},
-      {.names = "hyperclovax", .scale_key = "attention_multiplier"},
+      {.names = "hyperclovax", .scale = {"attention_multiplier"}},
       {.names = "hyv3", .base = 11158840, .head_dim = 128},
       {.names = "hyv4",
        .layout = interleaved,
@@ -10362,23 +10052,15 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .note = "layers run twice: the second time queries attend to the keys of the first, and to their own "
                "within the last loop_window_size tokens"},
       {.names = "isaac", .head_dim = 128, .mrope_blocks = true},
-      {.names = "jetmoe", .head_dim = 128},
       {.names = "jinaembeddingsv3", .base = 20000, .causal = false},
-      {.names = "jvlm jinavlm",
-       .base = 1e6,
-       .slides = every,
-       .rotates_if = "rope",
-       .instead = "learned positions"},
+      {.names = "jvlm jinavlm", .base = 1e6, .slides = {every}, .rotates_if = {"rope", "learned positions"}},
       {.names = "k2horizon",
        .base = 1e6,
        .head_dim = 64,
-       .slides = every,
-       .slides_if_asked = true,
+       .slides = {every, if_asked},
        .own_rule = true,
        .first_pairs = "rope_head_dim"},
-      {.names = "kimiaudio", .base = 0, .slides = not_known, .slides_if_asked = true},
-      {.names = "kimik2 joyaillmflash", .layout = interleaved, .latent = true},
-      {.names = "kyutaispeechto", .sliding_window = 375, .slides = every},
+      {.names = "kyutaispeechto", .window = {375}, .slides = {every}},
       {.names = "lille130m maincoder", .layout = interleaved, .base = 0},
       {.names = "llada", .base = 0, .causal = false},
       {.names = "llada2moe",
@@ -10386,14 +10068,9 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .partial_rotary_factor = 0.5,
        .causal = false,
        .note = "while it generates, a token sees its own block and those before it"},
-      {.names = "llavamistral mistral", .sliding_window = 4096, .slides = every},
+      {.names = "llavamistral mistral", .window = {4096}, .slides = {every}},
       {.names = "longcataudiodittransformer", .base = 100000, .causal = false},
-      {.names = "longcatflash longcatcausallm",
-       .layout = interleaved,
-       .base = 1e7,
-       .latent = true,
-       .note = longcat_scales},
-      {.names = "longcatflashngram",
+      {.names = "longcatcausallm longcatflash longcatflashngram",
        .layout = interleaved,
        .base = 1e7,
        .latent = true,
@@ -10404,29 +10081,26 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .latent = true,
        .indexer = first_interleaved,
        .note = longcat_scales},
-      {.names = "mimi", .sliding_window = 250, .slides = every},
-      {.names = "mimo", .slides = not_known, .slides_if_asked = true},
+      {.names = "mimi", .window = {250}, .slides = {every}},
       {.names = "minicpm3", .latent = true},
       {.names = "minimaxm2", .base = 5e6, .partial_rotary_factor = 0.5, .head_dim = 128},
       {.names = "minimaxmusic3transformer1d", .rotary_dim = 32, .causal = false},
-      {.names = "ministral", .sliding_window = 4096, .slides = every, .types_slide = true},
-      {.names = "ministral3", .head_dim = 128, .queries = beta, .slides = every, .own_rule = true},
+      {.names = "ministral", .window = {4096}, .slides = {every}, .types_slide = true},
+      {.names = "ministral3", .head_dim = 128, .queries = beta, .slides = {every}, .own_rule = true},
       {.names = "mistral4", .layout = interleaved, .latent = true, .queries = beta, .own_rule = true},
-      {.names = "mixtral phimoe", .base = 1e6, .slides = every},
+      {.names = "mixtral phimoe", .base = 1e6, .slides = {every}},
       {.names = "mllama", .base = 500000, .crosses = true},
-      {.names = "molmo2", .base = 0},
       {.names = "moonshine", .layout = interleaved, .partial_rotary_factor = 0.9},
       {.names = "moonshinestreaming", .layout = interleaved, .partial_rotary_factor = 0.8},
-      {.names = "moshi", .sliding_window = 3000, .slides = every},
+      {.names = "moshi", .window = {3000}, .slides = {every}},
       {.names = "motif",
-       .slides = not_known,
-       .slides_if_asked = true,
+       .slides = {not_known, if_asked},
        .note = "attention is a difference of two softmaxes, each of its own query and key heads"},
       {.names = "museglimmerassistant",
        .base = 500000,
        .head_dim = 128,
-       .sliding_window = 2048,
-       .slides = every,
+       .window = {2048},
+       .slides = {every},
        .types_slide = true},
       {.names = "nanochat",
        .base = 0,
@@ -10440,11 +10114,10 @@ const Record* hugging_face_record_of(std::string_view architecture) {
       {.names = "nemotronnas",
        .base = 500000,
        .note = "layers whose block_configs say no_op or replace_with_linear do not attend"},
-      {.names = "neobert", .layout = interleaved, .causal = false},
+      {.names = "neobert roformer", .layout = interleaved, .causal = false},
       {.names = "new gte",
        .causal = false,
-       .rotates_if = "position_embedding_type",
-       .instead = "learned positions",
+       .rotates_if = {"position_embedding_type", "learned positions"},
        .note = "with logn_attention_scale queries grow with the length of the text, with "
                "logn_attention_clip1 by a factor of at least 1"},
       {.names = "nomicbert", .base = 1000, .causal = false},
@@ -10455,97 +10128,61 @@ const Record* hugging_face_record_of(std::string_view architecture) {
        .layout = interleaved,
        .base = 150000,
        .head_dim = 64,
-       .sliding_window = 128,
-       .window = window_span::each_side,
-       .slides = every,
+       .window = {128, window_span::each_side},
+       .slides = {every},
        .causal = false,
        .sink_logits = true,
        .own_rule = true},
-      {.names = "openelm", .theta_unread = true},
-      {.names = "openpanguvl",
-       .base = 64e6,
-       .slides = not_known,
-       .slides_if_asked = true,
-       .mrope_spread = true},
+      {.names = "openpanguvl", .base = 64e6, .slides = {not_known, if_asked}, .mrope_spread = true},
       {.names = "ouro",
-       .sliding_window = 4096,
-       .max_window_layers = 28,
-       .slides = from_max_window_layers,
-       .slides_if_asked = true,
+       .window = {4096},
+       .slides = {from_max_window_layers, if_asked},
        .note = "layers run total_ut_steps times, each time with keys and values of their own"},
       {.names = "paddleocrvl", .base = 500000, .head_dim = 128},
       {.names = "pangupromoe", .base = 16e6},
-      {.names = "panguultramoe", .layout = interleaved, .latent = true},
       {.names = "peaudioencoder peaudiovideoencoder pevideoencoder",
        .layout = interleaved,
        .base = 20000,
        .head_dim = 128,
        .causal = false},
-      {.names = "phi3 phi4mm phi4multimodal", .original_max_position = 4096, .slides = every},
+      {.names = "phi3 phi4mm phi4multimodal", .original_max_position = 4096, .slides = {every}},
       {.names = "phi3v", .original_max_position = 4096},
       {.names = "phimsft phixtral", .rotary_dim = 32, .theta_unread = true},
-      {.names = "plm", .layout = interleaved, .base = 0, .latent = true},
+      {.names = "plm sarvammla", .layout = interleaved, .base = 0, .latent = true},
       {.names = "qwen", .head_dim = 128, .queries = log_n, .stretches = true},
-      {.names = "qwen25omni",
-       .base = 1e6,
-       .sliding_window = 32768,
-       .max_window_layers = 28,
-       .slides = from_max_window_layers,
-       .slides_if_asked = true},
+      {.names = "qwen25omni", .base = 1e6, .window = {32768}, .slides = {from_max_window_layers, if_asked}},
       {.names = "qwen25omnitalker",
        .base = 1e6,
        .head_dim = 128,
-       .sliding_window = 32768,
-       .max_window_layers = 28,
-       .slides = from_max_window_layers,
-       .slides_if_asked = true},
+       .window = {32768},
+       .slides = {from_max_window_layers, if_asked}},
       {.names = "qwen25vl qwen2vl",
        .base = 1e6,
-       .sliding_window = 4096,
+       .window = {4096},
        .max_window_layers = 80,
-       .slides = from_max_window_layers,
-       .slides_if_asked = true},
-      {.names = "qwen2moe",
-       .sliding_window = 4096,
-       .max_window_layers = 28,
-       .slides = even_below_max_window_layers,
-       .slides_if_asked = true},
-      {.names = "qwen3",
-       .head_dim = 128,
-       .sliding_window = 4096,
-       .max_window_layers = 28,
-       .slides = from_max_window_layers,
-       .slides_if_asked = true},
-      {.names = "qwen3moe", .sliding_window = 4096, .slides = every, .slides_if_asked = true},
-      {.names = "qwen3omnimoe", .base = 1e6, .mrope_interleaved = true, .mrope_side = 20},
-      {.names = "qwen3omnimoetalker", .mrope_interleaved = true, .mrope_side = 20},
+       .slides = {from_max_window_layers, if_asked}},
+      {.names = "qwen2moe", .window = {4096}, .slides = {even_below_max_window_layers, if_asked}},
+      {.names = "qwen3", .head_dim = 128, .window = {4096}, .slides = {from_max_window_layers, if_asked}},
+      {.names = "qwen3moe", .window = {4096}, .slides = {every, if_asked}},
+      {.names = "qwen3omnimoe", .base = 1e6, .mrope_side = 20},
+      {.names = "qwen3omnimoetalker", .mrope_side = 20},
       {.names = "qwen3omnimoetalkercodepredictor", .head_dim = 128, .types_slide = true},
-      {.names = "qwen3vl qwen3vlmoe",
-       .base = 500000,
-       .head_dim = 128,
-       .mrope_interleaved = true,
-       .mrope_side = 20},
-      {.names = "roformer", .layout = interleaved, .causal = false},
-      {.names = "sarvammla", .layout = interleaved, .base = 0, .latent = true},
+      {.names = "qwen3vl qwen3vlmoe", .base = 500000, .head_dim = 128, .mrope_side = 20},
       {.names = "sdar sdarmoe",
        .base = 0,
-       .slides = not_known,
-       .slides_if_asked = true,
+       .slides = {not_known, if_asked},
        .causal = false,
        .note = "while it generates, a token sees its own block and those before it"},
-      {.names = "seedoss", .head_dim = 128},
       {.names = "solaropen", .base = 1e6, .head_dim = 128},
-      {.names = "stableaudiodit", .partial_rotary_factor = 0.5, .causal = false},
       {.names = "stableaudio3dit",
        .partial_rotary_factor = 0.5,
        .causal = false,
        .note =
            "learned tokens, num_memory_tokens of them, come before the sound, at the first positions, and "
            "with use_differential_attention attention is a difference of two softmaxes"},
-      {.names = "stablelm", .partial_rotary_factor = 0.25},
-      {.names = "stablelmepoch", .partial_rotary_factor = 0.25},
-      {.names = "spark25", .theta_unread = true, .full_every = 1},
-      {.names = "starcoder2", .slides = every},
+      {.names = "stablelm stablelmepoch", .partial_rotary_factor = 0.25},
+      {.names = "spark25", .theta_unread = true, .pattern = {1}},
+      {.names = "starcoder2", .slides = {every}},
       {.names = "step3", .base = 500000, .head_dim = 256},
       {.names = "talkie",
        .base = 1e6,
@@ -10557,31 +10194,36 @@ const Record* hugging_face_record_of(std::string_view architecture) {
                "more than training_seqlen, but vLLM does neither, as here"},
       {.names = "timesfm25",
        .head_dim = 80,
-       .scale = one,
+       .scale = {.number = 1},
        .note = "queries and keys are normalised after rotation, and queries multiplied by a learned "
                "factor per channel"},
-      {.names = "voxtralrealtime",
-       .nested_head_dim = 128,
-       .nested_base = 1e6,
-       .nested_window = 8192,
-       .sliding_window = 4096,
-       .slides = every},
-      {.names = "voxtralrealtimeencoder", .head_dim = 64, .sliding_window = 750, .slides = every},
-      {.names = "xlmrobertaflash", .causal = false},
+      {.names = "voxtralrealtime", .nested = {128, 1e6, 8192}, .window = {4096}, .slides = {every}},
+      {.names = "voxtralrealtimeencoder", .head_dim = 64, .window = {750}, .slides = {every}},
       {.names = "youtullm", .layout = interleaved, .base = 1600000, .latent = true},
       {.names = "youtuvl", .layout = interleaved, .base = 500000, .latent = true},
       {.names = "zaya1vl", .base = 1e6, .partial_rotary_factor = 0.5, .head_dim = 128},
   };
-  static_assert(keep_the_rules(records), "the rules of record_fields.hpp say which fields go together");
-  const Record* const record = record_in(records, architecture);
-  return record ? record : hugging_face_layered_record_of<Record>(architecture);
+  return records;
+}
+/// The record of an architecture, without its other names, or nothing if there is none. Nothing is guessed
+/// then. It is a template, so that only programs which import a model compile the records.
+template <class Record = hugging_face_record>
+std::optional<Record> hugging_face_record_of(std::string_view architecture) {
+  for (const std::span<const Record> records :
+       {hugging_face_plain_records<Record>(), hugging_face_layered_records<Record>()})
+    if (const Record* record = record_in(records, architecture)) {
+      Record own = *record;
+      own.names = name_in(record->names, architecture);
+      return own;
+    }
+  return {};
 }
 /// The architecture of a text_config without model_type, for some models with several parts. Otherwise empty.
 ///
 /// Source: Hugging Face transformers, models/*/configuration_*.py of these models
 inline std::string default_text_architecture(const std::string& outer) {
   static constexpr struct {
-    std::string_view outer, text;
+    std::string_view names, text;
   } defaults[] = {
       {" audioflamingo3 fastvlm gotocr2 internvl llavaonevision ovis2 qwen2audio vibevoiceasr ", "qwen2"},
       {" ayavision cohere2vision ", "cohere2"},
@@ -10604,10 +10246,8 @@ inline std::string default_text_architecture(const std::string& outer) {
       {" modernvbert peaudio peaudiovideo pevideo ", "modernbert"},
       {" paligemma ", "gemma"},
   };
-  const std::string plain = plain_architecture(outer);
-  for (const auto& one : defaults)
-    if (is_listed(one.outer, plain)) return std::string(one.text);
-  return {};
+  const auto* of_outer = record_in(defaults, plain_architecture(outer));
+  return of_outer ? std::string(of_outer->text) : std::string();
 }
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_RECORDS_HPP
@@ -10930,14 +10570,14 @@ class parts_of_config {
 namespace rope::inline ROPE_ABI::detail {
 // Models in which no layer rotates: all models of some architectures, and models of others whose file has a
 // certain value.
-/// Whether the value of the key record.rotates_if means that layers rotate.
+/// Whether the value of the key record.rotates_if.key means that layers rotate.
 template <class J>
 bool says_that_layers_rotate(json_reader<J>& text, const hugging_face_record& record) {
-  const J* value = text.find(record.rotates_if);
+  const J* value = text.find(record.rotates_if.key);
   if (!value) return false;
   if (value->is_boolean()) return value->template get<bool>();
-  if (value->is_string()) return value->template get<std::string>() == record.rotates_word;
-  const bool dictionary = value->is_object() && record.rotates_if == "rope_parameters";
+  if (value->is_string()) return value->template get<std::string>() == record.rotates_if.word;
+  const bool dictionary = value->is_object() && record.rotates_if.key == "rope_parameters";
   return dictionary && json_reader<J>(value, "").has("rope_theta");
 }
 /// Throws if a file specifies a rotation although its architecture has none.
@@ -10973,15 +10613,15 @@ unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& arch
         std::string(refused->reason), "model_type",
         "is one in which nothing rotates: it has " + std::string(refused->reason) + ", got " + architecture};
   }
-  const hugging_face_record* known = hugging_face_record_of(name);
-  const hugging_face_record record = known ? *known : hugging_face_record{};
-  if (!record.rotates_if.empty() && !says_that_layers_rotate(text, record))
-    return {std::string(record.instead), std::string(record.rotates_if),
+  const auto known = hugging_face_record_of(name);
+  const hugging_face_record record = known.value_or(hugging_face_record{});
+  if (!record.rotates_if.key.empty() && !says_that_layers_rotate(text, record))
+    return {std::string(record.rotates_if.instead), std::string(record.rotates_if.key),
             "does not say that layers rotate, and without it no layer of " + architecture +
                 " does: it must be " +
-                (record.rotates_if == "rope_parameters"
+                (record.rotates_if.key == "rope_parameters"
                      ? "a dictionary with rope_theta"
-                     : "true or \"" + std::string(record.rotates_word) + "\"")};
+                     : "true or \"" + std::string(record.rotates_if.word) + "\"")};
   if (record.needs_window && text.is_null("sliding_window"))
     return {"no positions", "sliding_window",
             "is null: then no layer of " + architecture + " slides, and the others do not rotate"};
@@ -11015,8 +10655,8 @@ unrotated_model unrotated_by_layers(json_reader<J>& text, const hugging_face_rec
   const std::string list(list_of_rotated(record));
   if (text.has(list)) return {"no positions", list, "must not be 0 for every layer: then none rotates"};
   for (const std::string_view key :
-       {std::string_view("layer_types"), std::string_view("layers_block_type"), record.full_ones,
-        record.full_list, record.interval, std::string_view("sliding_window_pattern")})
+       {std::string_view("layer_types"), std::string_view("layers_block_type"), record.type_ones,
+        record.full_list, record.pattern.key, std::string_view("sliding_window_pattern")})
     if (text.has(key))
       return {"no positions", std::string(key), "leaves no layer of " + model.architecture + " that rotates"};
   return {};  // a class default, not the file
@@ -11098,8 +10738,8 @@ void refuse_axial(json_reader<J>& rope) {
 template <class J>
 hugging_face_record record_of(json_reader<J>& text, const std::string& architecture,
                               std::optional<layout_kind> given, const std::string& hint) {
-  const hugging_face_record* known = hugging_face_record_of(plain_architecture(architecture));
-  hugging_face_record record = known ? *known : hugging_face_record{};
+  const auto known = hugging_face_record_of(plain_architecture(architecture));
+  hugging_face_record record = known.value_or(hugging_face_record{});
   const auto interleave = text.boolean("rope_interleave");
   if (const refused_architecture* refused = refused_architecture_of(plain_architecture(architecture)))
     refuse(text, *refused, architecture, given.has_value());
@@ -11138,29 +10778,26 @@ hugging_face_record record_of(json_reader<J>& text, const std::string& architect
   if (record.double_head && text.boolean("use_long_context").value_or(false))
     text.refuse("use_long_context", "is true: how it stretches the base is not known");
   if (!text.path().empty()) {  // the text model is inside the file of a whole model
-    if (record.nested_head_dim > 0) record.head_dim = record.nested_head_dim;
-    if (record.nested_base > 0) record.base = record.nested_base;
-    if (record.nested_window > 0) record.sliding_window = record.nested_window;
+    if (record.nested.head_dim > 0) record.head_dim = record.nested.head_dim;
+    if (record.nested.base > 0) record.base = record.nested.base;
+    if (record.nested.window > 0) record.window.tokens = record.nested.window;
   }
   return record;
 }
 // The rotated channels of a head.
 /// Reads the sizes and the window of Jina VLM from block_config.attn_config. A window of -1, the default,
-/// means none. The class reads no key with the same meaning next to block_config.
+/// means none. The class reads no key with the same meaning next to block_config: warns if one differs.
 ///
 /// Source: configuration_jvlm.py and blocks_jvlm.py of jina-vlm
-///
-/// \return  a warning for each key next to block_config that says otherwise
 template <class J>
-std::vector<std::string> read_block_config(json_reader<J>& text) {
+void read_block_config(json_reader<J>& text, model_draft& model) {
   const J* const block = json_reader<J>(text).object("block_config");
   json_reader<J> blocks(block, text.path() + "block_config.");
   json_reader<J> attention(blocks.object("attn_config"), blocks.path() + "attn_config.");
-  std::vector<std::string> warnings;
   const auto replace = [&](const char* key, const char* inside, const number_rule& rule, double value) {
     const auto beside = text.number(key, rule);
     if (beside && !equal(*beside, value))
-      warnings.push_back(text.path() + key + " is overruled by " + attention.path() + inside);
+      model.warn(text.path() + key + " is overruled by " + attention.path() + inside);
     text.replace(key, value);
   };
   for (const auto& [key, inside] :
@@ -11170,7 +10807,6 @@ std::vector<std::string> read_block_config(json_reader<J>& text) {
   constexpr const char* window = "sliding_window";
   const bool none = equal(attention.number(window, range::any_number).value_or(-1), -1);
   replace(window, window, range::window, none ? 0 : *attention.number(window, range::window));
-  return warnings;
 }
 /// The channels of a head that may rotate.
 struct head_shape {
@@ -11198,7 +10834,7 @@ head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaul
   if (defaults.double_head) head_dim = text.index("attention_head_dim");
   const auto hidden_size =
       text.index_of({"hidden_size", "n_embd", "d_model", "hidden_dim", "embed_dim", "dit_dim"});
-  const bool derived = is_listed(null_head_dim, first_name(defaults)) && text.is_null("head_dim");
+  const bool derived = is_listed(null_head_dim, defaults.names) && text.is_null("head_dim");
   if (!head_dim && defaults.head_dim > 0 && !derived) head_dim = defaults.head_dim;
   if (!head_dim) {
     if (!hidden_size) text.missing("head_dim", "and so is hidden_size");
@@ -11376,8 +11012,8 @@ struct rope_dictionary {
     if (given && !model.sections.empty() && *given != model.sections)
       keys.refuse(key, "must agree with mrope_section next to text_config");
     if (!given && !model.sections.empty()) given = model.sections;
-    const bool alternate =
-        !defaults.mrope_blocks && keys.boolean("mrope_interleaved").value_or(defaults.mrope_interleaved);
+    const bool of_class = defaults.mrope_side > 0,
+               alternate = !defaults.mrope_blocks && keys.boolean("mrope_interleaved").value_or(of_class);
     const Index pairs = group.frequencies.pairs();
     std::vector<Index>& sections = group.mrope_sections;
     if (given && static_cast<Index>(given->size()) > max_sections)
@@ -11402,8 +11038,7 @@ struct rope_dictionary {
         model.warn(keys.path() + "mrope_interleaved has no effect without " + key);
       return;
     }
-    if (alternate != defaults.mrope_interleaved && !defaults.mrope_time_last &&
-        has_class_not_in("", first_name(defaults)))
+    if (alternate != of_class && !defaults.mrope_time_last && has_class_not_in("", defaults.names))
       model.warn_once(keys.path() + "mrope_interleaved is " + (alternate ? "true" : "false") +
                       ": vLLM follows it, as here, but the class of " + model.architecture +
                       " in transformers does not read it");
@@ -11419,12 +11054,7 @@ struct rope_dictionary {
                    " alternating pairs; it is cut as the class slices it, to [" + joined(cut) + "]");
       sections = cut;
     }
-    Index left = pairs;
-    for (const Index count : sections) left -= (std::min)(count, left + 1);
-    if (left != 0)
-      keys.refuse(key, "must add up to the number of pairs, ", pairs, ", got [", joined(sections), "]");
-    const std::string broken = order == mrope_order::alternating ? broken_rule_of_alternating(sections) : "";
-    if (!broken.empty()) keys.refuse(key, broken);
+    if (const std::string broken = broken_rule_of_sections(group); !broken.empty()) keys.refuse(key, broken);
     if (order == mrope_order::spread && (sections.size() < 2 || sections.size() > 3 || sections[0] == 0))
       keys.refuse(key, "must be time, height and width or height and width, the first not 0, got [",
                   joined(sections), "]");
@@ -11662,61 +11292,60 @@ struct group_terms {
 };
 /// Adds groups to the model.
 template <class J>
-class hugging_face_group_maker {
- public:
-  /// \param text    the keys next to the rope dictionaries
-  /// \param length  as in hugging_face_options
-  hugging_face_group_maker(json_reader<J>& text, const hugging_face_record& defaults, double length,
-                           model_draft& model)
-      : text_(text), defaults_(defaults), length_(length), model_(model) {}
+struct hugging_face_group_maker {
+  json_reader<J>& text;  // the keys next to the rope dictionaries
+  const hugging_face_record& defaults;
+  double length;  // as in import_options
+  model_draft& model;
+  head_shape usual_head = head_shape_of(text, defaults);
   /// \param given  the rope dictionary. nullptr means one without keys
   /// \param path   the prefix of its keys in messages
   void add(const std::string& layer_type, const J* given, const std::string& path,
            const group_terms& terms = {}) {
-    rope_dictionary<J> rope{{given, path}, text_, defaults_, model_, terms.by_type};
-    const head_shape head = head_shape_of_type(text_, head_, defaults_, layer_type);
+    rope_dictionary<J> rope{{given, path}, text, defaults, model, terms.by_type};
+    const head_shape head = head_shape_of_type(text, usual_head, defaults, layer_type);
     const std::string type = rope.type();
     double base = base_of(rope.keys, terms, layer_type);
     const keyed_number share =
-        rotated_share_of(text_, rope.keys, terms.factor.value_or(defaults_.partial_rotary_factor), model_);
+        rotated_share_of(text, rope.keys, terms.factor.value_or(defaults.partial_rotary_factor), model);
     if (*terms.factor_key && !share.key.empty() && !detail::equal(*share.value, *terms.factor))
-      model_.warn_once(text_.path() + terms.factor_key + " is overruled by " + share.key);
+      model.warn_once(text.path() + terms.factor_key + " is overruled by " + share.key);
     const Index rotary_dim =
-        type == "proportional" ? head.max_rotary_dim : rotary_dim_of(text_, head, share, model_);
-    if (model_.groups.empty()) name_assumed(share, type, terms);
-    model_.check_room("import_hugging_face",
-                      given ? path.substr(0, path.size() - 1) : text_.path() + "head_dim", rotary_dim / 2);
-    layer_group group = rope.derive_as(type, rotary_dim, base, length_);
+        type == "proportional" ? head.max_rotary_dim : rotary_dim_of(text, head, share, model);
+    if (model.groups.empty()) name_assumed(share, type, terms);
+    model.check_room("import_hugging_face",
+                     given ? path.substr(0, path.size() - 1) : text.path() + "head_dim", rotary_dim / 2);
+    layer_group group = rope.derive_as(type, rotary_dim, base, length);
     if (head.latent && type != "default" && type != "yarn")
       group.softmax_multiplier = rope.softmax_multiplier();
     if (const Index first = first_pairs_of(rotary_dim, type); first < rotary_dim) {
       const Index count = rotary_dim / first;
       const auto heads = static_cast<double>(count);
       base = std::pow(base, heads);  // (base^heads)^(-2i / rotary_dim) is base^(-2i / first)
-      if (!is_finite(base)) text_.refuse(defaults_.first_pairs, "is too small for the base");
+      if (!is_finite(base)) text.refuse(defaults.first_pairs, "is too small for the base");
       group =
           derive("proportional", rotary_dim, base, proportional_scaling{.partial_rotary_factor = 1 / heads});
     }
-    if ((group.rule == "dynamic" || type == "longrope") && detail::equal(length_, 0))
-      model_.warn(
+    if ((group.rule == "dynamic" || type == "longrope") && detail::equal(length, 0))
+      model.warn(
           path + "rope_type " + type +
           " depends on the length of the sequence; these frequencies are for a short one; for a longer one "
           "set options.length");
-    if (type == "default" && defaults_.stretches && text_.boolean("use_dynamic_ntk").value_or(true)) {
-      const double alpha = rope.alpha_of_doublings(length_);
+    if (type == "default" && defaults.stretches && text.boolean("use_dynamic_ntk").value_or(true)) {
+      const double alpha = rope.alpha_of_doublings(length);
       if (alpha > 1) group = derive("dynamic with alpha", rotary_dim, base, alpha_scaling{.alpha = alpha});
-      if (detail::equal(length_, 0))
-        model_.warn(text_.path() +
-                    "use_dynamic_ntk makes the base depend on the length of the sequence; these " +
-                    "frequencies are for a short one; for a longer one set options.length");
+      if (detail::equal(length, 0))
+        model.warn(text.path() +
+                   "use_dynamic_ntk makes the base depend on the length of the sequence; these " +
+                   "frequencies are for a short one; for a longer one set options.length");
     }
-    if (defaults_.backwards)
+    if (defaults.backwards)
       group.frequencies =
           frequencies::custom(-group.frequencies.inv_freq(), group.frequencies.attention_factor());
     group.layer_type = layer_type;
-    group.layout = defaults_.layout;
+    group.layout = defaults.layout;
     group.head_dim = head.head_dim;
-    group.first_channel = defaults_.last_channels ? head.head_dim - rotary_dim : head.first_channel;
+    group.first_channel = defaults.last_channels ? head.head_dim - rotary_dim : head.first_channel;
     group.scale = scale_of(head, group.softmax_multiplier);
     group.softcap = softcap_of();
     if (!head.latent) group.softmax_multiplier = 1;
@@ -11724,111 +11353,108 @@ class hugging_face_group_maker {
     add_indexer(group);
     add_query_scaling_of(rope);
     rope.keys.each_unasked([&](const std::string& key, const J& value) {
-      if (defaults_.names.empty() && speaks_of_query_scaling(key)) model_.scaled = scaled_queries::not_known;
+      if (defaults.names.empty() && speaks_of_query_scaling(key)) model.scaled = scaled_queries::not_known;
       std::vector<std::string> keys = {path + key};
       add_inner_keys(value, path + key + ".", speaks_of_rope, keys);
-      for (const std::string& one : keys) model_.warn(one + " is not used by rope type " + type);
+      for (const std::string& one : keys) model.warn(one + " is not used by rope type " + type);
     });
-    model_.groups.push_back(std::move(group));
+    model.groups.push_back(std::move(group));
   }
   /// Adds a copy of the last group without its indexer, for layers of another type.
   void add_again(const std::string& layer_type) {
-    layer_group group = model_.groups.back();
+    layer_group group = model.groups.back();
     group.indexer = {};
-    model_.check_room("import_hugging_face", text_.path() + "rope_parameters", group.frequencies.pairs());
+    model.check_room("import_hugging_face", text.path() + "rope_parameters", group.frequencies.pairs());
     group.layer_type = layer_type;
-    model_.groups.push_back(std::move(group));
+    model.groups.push_back(std::move(group));
   }
   /// Returns the default of the class, with a warning. Throws for a base of 0, which means unknown.
   double assumed(const std::string& what, double value) {
     if (detail::equal(value, 0))
-      text_.missing(what, "no default of ", model_.architecture, " is known; give the base");
-    const std::string path = what == "rope_theta" ? text_.path() : "";
-    model_.warn_assumed(path + what + " base", exact_digits(value));
+      text.missing(what, "no default of ", model.architecture, " is known; give the base");
+    const std::string path = what == "rope_theta" ? text.path() : "";
+    model.warn_assumed(path + what + " base", exact_digits(value));
     return value;
   }
- private:
   /// The channels of the first pairs of a head that rotate: rotary_dim unless a key gives fewer.
   Index first_pairs_of(Index rotary_dim, const std::string& type) {
-    const std::string key(defaults_.first_pairs);
-    const auto given = key.empty() ? std::nullopt : text_.index(key);
+    const std::string key(defaults.first_pairs);
+    const auto given = key.empty() ? std::nullopt : text.index(key);
     if (!given || *given == rotary_dim) return rotary_dim;
     if (*given > rotary_dim || *given % 2 != 0 || rotary_dim % *given != 0)
-      text_.refuse(key, "must be an even divisor of head_dim, got ", *given);
+      text.refuse(key, "must be an even divisor of head_dim, got ", *given);
     if (type != "default")
-      text_.refuse(key, "is less than head_dim, for which the class has no rope type ", type);
-    model_.warn_once(text_.path() + key + " gives the channels of the first pairs of a head, and only they " +
-                     "rotate: the base is raised to the power " + std::to_string(rotary_dim / *given) +
-                     " for a whole head");
+      text.refuse(key, "is less than head_dim, for which the class has no rope type ", type);
+    model.warn_once(text.path() + key + " gives the channels of the first pairs of a head, and only they " +
+                    "rotate: the base is raised to the power " + std::to_string(rotary_dim / *given) +
+                    " for a whole head");
     return *given;
   }
   /// Reads the rule whose keys are inside the rope dictionary: the rule of Ministral 3 and Mistral 4.
   void add_query_scaling_of(rope_dictionary<J>& rope) {
     constexpr const char* key = "llama_4_scaling_beta";
-    if (defaults_.queries != query_growth::beta) return;
+    if (defaults.queries != query_growth::beta) return;
     const auto beta = rope.keys.number(key, range::not_negative);
     if (!beta) return;
     rope.needed = rope.keys.path() + key + " needs it";
-    model_.query_rule.rule = llama4_query_scaling{
+    model.query_rule.rule = llama4_query_scaling{
         .floor_scale = rope.original_max_position(), .attention_scale = *beta, .offset = 0};
-    model_.scaled = scaled_queries::every_layer;
+    model.scaled = scaled_queries::every_layer;
   }
   /// Warns about the class defaults that were used for a group, except its base.
   void name_assumed(const keyed_number& share, const std::string& type, const group_terms& terms) {
     const auto name = [&](const std::string& key, double value) {
-      model_.warn_assumed(text_.path() + key, exact_digits(value));
+      model.warn_assumed(text.path() + key, exact_digits(value));
     };
-    if (defaults_.head_dim > 0 && !head_.latent && !text_.has("head_dim") && !text_.has("kv_channels") &&
-        !text_.has("hidden_size_per_head"))
-      name("head_dim", static_cast<double>(defaults_.head_dim));
-    const bool partial = !head_.latent && type != "proportional" && !terms.factor &&
-                         !detail::equal(defaults_.partial_rotary_factor, 1);
-    if (partial && !text_.has("rotary_dim") && share.key.empty())
-      name("partial_rotary_factor", defaults_.partial_rotary_factor);
-    if (type == "default" && !head_.latent && !text_.has("rotary_dim") && !share.key.empty() &&
-        !detail::equal(*share.value, 1) && has_class_not_in(partial_by_default, first_name(defaults_)))
-      model_.warn(share.key + " holds, as in transformers 4; the class of " + model_.architecture +
-                  " in transformers 5 rotates whole heads under the default rule");
-    const std::string scale(defaults_.scale_key);
-    if (!head_.latent && defaults_.scale_number > 0 && !text_.has(scale)) name(scale, defaults_.scale_number);
-    if (defaults_.softcap > 0 && !text_.is_null("attn_logit_softcapping") &&
-        !text_.has("attn_logit_softcapping") && !text_.has("max_attn_value"))
-      name("attn_logit_softcapping", defaults_.softcap);
+    if (defaults.head_dim > 0 && !usual_head.latent && !text.has("head_dim") && !text.has("kv_channels") &&
+        !text.has("hidden_size_per_head"))
+      name("head_dim", static_cast<double>(defaults.head_dim));
+    const bool partial = !usual_head.latent && type != "proportional" && !terms.factor &&
+                         !detail::equal(defaults.partial_rotary_factor, 1);
+    if (partial && !text.has("rotary_dim") && share.key.empty())
+      name("partial_rotary_factor", defaults.partial_rotary_factor);
+    if (type == "default" && !usual_head.latent && !text.has("rotary_dim") && !share.key.empty() &&
+        !detail::equal(*share.value, 1) && has_class_not_in(partial_by_default, defaults.names))
+      model.warn(share.key + " holds, as in transformers 4; the class of " + model.architecture +
+                 " in transformers 5 rotates whole heads under the default rule");
+    const auto& [scale, number] = defaults.scale;
+    if (!usual_head.latent && !scale.empty() && number > 0 && !text.has(scale))
+      name(std::string(scale), number);
+    if (defaults.softcap > 0 && !text.is_null("attn_logit_softcapping") &&
+        !text.has("attn_logit_softcapping") && !text.has("max_attn_value"))
+      name("attn_logit_softcapping", defaults.softcap);
   }
   /// The factor on q . k.
   double scale_of(const head_shape& head, double latent_multiplier) {
     const double root = 1 / std::sqrt(static_cast<double>(head.head_dim));
     if (head.latent) return latent_multiplier * root;
-    if (defaults_.scale == score_scale::one) return 1;
-    if (defaults_.scale == score_scale::half_head)
-      return 1 / std::sqrt(static_cast<double>(head.head_dim) / 2);
-    const std::string key(defaults_.scale_key);
-    const double number =
-        key.empty() ? 0 : text_.number(key, range::positive).value_or(defaults_.scale_number);
+    if (defaults.double_head) return 1 / std::sqrt(static_cast<double>(head.head_dim) / 2);
+    const auto& [key, otherwise] = defaults.scale;
+    const double number = key.empty() ? otherwise : text.number(key, range::positive).value_or(otherwise);
     if (detail::equal(number, 0)) return root;
     if (key == "query_pre_attn_scalar") return 1 / std::sqrt(number);
     return key == "key_multiplier" || key == "qk_scale_factor" ? root * number : number;
   }
   double softcap_of() {
     constexpr const char *key = "attn_logit_softcapping", *of_grok = "max_attn_value";
-    if (text_.is_null(key)) return 0;
-    auto given = text_.number(key, range::positive);
-    if (!given && defaults_.softcap > 0) given = text_.number(of_grok, range::positive);
-    return given.value_or(defaults_.softcap);
+    if (text.is_null(key)) return 0;
+    auto given = text.number(key, range::positive);
+    if (!given && defaults.softcap > 0) given = text.number(of_grok, range::positive);
+    return given.value_or(defaults.softcap);
   }
   /// The base next to the dictionary, and the path of its key. A list of bases (Step 3.5) is skipped here,
   /// because group_terms has them.
   keyed_number base_beside() {
-    const bool list = defaults_.form == dictionary_form::base_by_type && text_.is_list("rope_theta");
+    const bool list = defaults.form == dictionary_form::base_by_type && text.is_list("rope_theta");
     keyed_number found;
-    if (const J* attention = text_.object("attn_config")) {  // DBRX
-      json_reader<J> reader(attention, text_.path() + "attn_config.");
-      find_number(found, reader, "rope_theta", range::above_one, model_);
+    if (const J* attention = text.object("attn_config")) {  // DBRX
+      json_reader<J> reader(attention, text.path() + "attn_config.");
+      find_number(found, reader, "rope_theta", range::above_one, model);
     }
     for (const char* key :
          {"rotary_base", "rope_theta", "rotary_emb_base", "rope_freq_constant", "rope_base"})
-      if (key != std::string("rope_theta") || (!defaults_.theta_unread && !list))
-        find_number(found, text_, key, range::above_one, model_);
+      if (key != std::string("rope_theta") || (!defaults.theta_unread && !list))
+        find_number(found, text, key, range::above_one, model);
     return found;
   }
   /// The base of a group: terms.overruling_base, otherwise the base in the dictionary, otherwise the base of
@@ -11838,55 +11464,48 @@ class hugging_face_group_maker {
     const auto inside = rope.number("rope_theta", range::above_one);
     if (terms.overruling_base) {
       // In DeepSeek V4, the base next to the dictionary is that of the sliding layers.
-      const bool compressed = defaults_.form == dictionary_form::compressed;
-      const std::string by = text_.path() + (compressed ? "compress_rope_theta" : "layer_rope_theta");
+      const bool compressed = defaults.form == dictionary_form::compressed;
+      const std::string by = text.path() + (compressed ? "compress_rope_theta" : "layer_rope_theta");
       const auto differs = [&](const std::optional<double>& base) {
         return base && !detail::equal(*base, *terms.overruling_base);
       };
-      if (differs(inside)) model_.warn(rope.path() + "rope_theta is overruled by " + by);
-      if (!compressed && differs(beside)) model_.warn(key + " is overruled by " + by);
+      if (differs(inside)) model.warn(rope.path() + "rope_theta is overruled by " + by);
+      if (!compressed && differs(beside)) model.warn(key + " is overruled by " + by);
       return *terms.overruling_base;
     }
     if (inside) {
       // Sliding layers with their own base never use the base next to the dictionary.
-      const bool own = layer_type == defaults_.other_type && defaults_.local_base > 0;
+      const bool own = layer_type == defaults.other_type && defaults.local_base > 0;
       const std::string by = " is overruled by " + rope.path() + "rope_theta";
-      if (beside && !own && !detail::equal(*beside, *inside)) model_.warn(key + by);
-      if (terms.base && *terms.base_key && text_.path() + terms.base_key != key &&
+      if (beside && !own && !detail::equal(*beside, *inside)) model.warn(key + by);
+      if (terms.base && *terms.base_key && text.path() + terms.base_key != key &&
           !detail::equal(*terms.base, *inside))
-        model_.warn(text_.path() + terms.base_key + by);
+        model.warn(text.path() + terms.base_key + by);
       return *inside;
     }
     if (terms.base) return *terms.base;
-    const auto ratio = text_.number("rope_ratio", range::positive);
-    const double base = beside ? *beside : assumed("rope_theta", defaults_.base);
+    const auto ratio = text.number("rope_ratio", range::positive);
+    const double base = beside ? *beside : assumed("rope_theta", defaults.base);
     return checked(base * ratio.value_or(1), range::above_one, "import_hugging_face",
-                   text_.path() + "rope_theta * rope_ratio");
+                   text.path() + "rope_theta * rope_ratio");
   }
   void add_indexer(layer_group& group) {
-    if (defaults_.indexer == indexer_kind::no_indexer) {
+    if (defaults.indexer == indexer_kind::no_indexer) {
       for (const char* name : {"index_head_dim", "indexer_head_dim"})
-        if (text_.index(name))
-          model_.warn_once(text_.path() + name + " is that of an indexer; what it rotates is not known");
+        if (text.index(name))
+          model.warn_once(text.path() + name + " is that of an indexer; what it rotates is not known");
       return;
     }
-    const std::string key(defaults_.indexer_key);
-    const auto given = text_.index(key);
-    const auto interleave = text_.boolean("indexer_rope_interleave");
-    if (defaults_.form == dictionary_form::compressed && group.layer_type != "compressed_sparse_attention")
+    const std::string key(defaults.indexer_key);
+    const auto given = text.index(key);
+    const auto interleave = text.boolean("indexer_rope_interleave");
+    if (defaults.form == dictionary_form::compressed && group.layer_type != "compressed_sparse_attention")
       return;
-    const std::string broken =
-        broken_rule_of_indexer(given.value_or(default_index_head_dim), group.rotary_dim());
-    if (!broken.empty()) text_.refuse(key, broken);
-    group.indexer = indexer_of(defaults_.indexer, given.value_or(default_index_head_dim), group.rotary_dim());
+    constexpr Index by_default = 128;  // in all classes with an indexer
+    group.indexer = indexer_of(defaults.indexer, given.value_or(by_default), group.rotary_dim(),
+                               [&](const std::string& rule) { text.refuse(key, rule); });
     if (interleave) group.indexer->layout = *interleave ? layout_kind::interleaved : layout_kind::half_split;
   }
-  static constexpr Index default_index_head_dim = 128;  // in all classes with an indexer
-  json_reader<J>& text_;
-  const hugging_face_record& defaults_;
-  double length_;
-  model_draft& model_;
-  head_shape head_ = head_shape_of(text_, defaults_);
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_GROUP_HPP
@@ -11900,10 +11519,6 @@ class hugging_face_group_maker {
 /// class defaults used for them. A layer slides if it attends to a sliding window of tokens. A layer that
 /// attends fully sees all tokens up to the query.
 namespace rope::inline ROPE_ABI::detail {
-/// The key of the list that has a 0 or a 1 for the type of each layer. Empty if the class reads no such list.
-inline std::string_view pattern_key(const hugging_face_record& defaults) {
-  return defaults.full_ones.empty() ? defaults.slide_ones : defaults.full_ones;
-}
 /// Whether layers of this type attend to all tokens, or to tokens that an indexer chooses among all. In
 /// architectures whose other layers do not attend, files use two names for this type.
 ///
@@ -11914,11 +11529,16 @@ inline bool is_full(const hugging_face_record& defaults, const std::string& type
       defaults.indexer != indexer_kind::no_indexer &&
       (type == "qwen_sparse_attention" || type == "deepseek_sparse_attention" || type == "indexed_attention");
   return type == defaults.full_type || chosen ||
-         (!defaults.others_attend && defaults.full_type == "full_attention" && type == "attention");
+         (!others_attend(defaults) && defaults.full_type == "full_attention" && type == "attention");
 }
-/// Whether the first of every full_every layers attends fully.
+/// Whether the first of each run of the pattern attends fully.
 constexpr bool full_comes_first(const hugging_face_record& defaults) {
-  return defaults.first_of_every || (defaults.full_every == 1 && defaults.interval.empty());
+  const auto& [every, full, key] = defaults.pattern;
+  return full == full_layers::first || full == full_layers::first_from_end || (every == 1 && key.empty());
+}
+/// Whether runs of layers are counted back from the last layer.
+constexpr bool counts_back(const hugging_face_record& defaults) {
+  return defaults.pattern.full == full_layers::first_from_end;
 }
 /// "the last of every 4 layers"
 inline std::string one_of_every(Index period, bool first, bool from_end) {
@@ -11938,21 +11558,19 @@ struct hugging_face_layers {
     if (!list) return list;
     if (defaults.more_in_lists && count && to_index(list->size()) > *count)
       list->resize(static_cast<std::size_t>(*count));
-    const std::string broken =
-        broken_rule_of_layer_list(list->size(), count.value_or(0), "num_hidden_layers values");
-    if (!broken.empty()) text.refuse(key, broken);
+    check_layer_list(list->size(), count.value_or(0), "num_hidden_layers values",
+                     [&](const std::string& rule) { text.refuse(key, rule); });
     return list;
   }
-  /// The types of layers according to the list of pattern_key.
+  /// The types of layers according to the list of type_ones.
   std::optional<std::vector<std::string>> types_by_pattern() const {
-    const std::string_view key = pattern_key(defaults);
+    const std::string_view key = defaults.type_ones;
     if (key.empty()) return {};
     const auto given = fitting(key, text.numbers(key, range::zero_or_one));
     if (!given) return {};
     std::vector<std::string> types;
     for (const double one : *given)
-      types.emplace_back(equal(one, 1) == defaults.full_ones.empty() ? defaults.other_type
-                                                                     : defaults.full_type);
+      types.emplace_back(equal(one, 1) == others_attend(defaults) ? defaults.other_type : defaults.full_type);
     return types;
   }
   /// The number of dense layers at the start, if the model has such layers.
@@ -11975,14 +11593,14 @@ struct hugging_face_layers {
     if (auto given = fitting("layer_types", text.texts("layer_types"))) return *std::move(given);
     if (by_pattern) return *std::move(by_pattern);
     if (defaults.form == dictionary_form::compressed) return types_by_compression();
-    if (!defaults.others_attend) {
+    if (!others_attend(defaults)) {
       constexpr const char* older = "layers_block_type";
       if (auto given = fitting(older, text.texts(older))) return *std::move(given);
       const std::string_view list = defaults.full_list;
-      if (list.empty() && defaults.full_every == 0)
+      if (list.empty() && defaults.pattern.every == 0)
         text.missing("layer_types", "only some layers attend at all");
       const auto attending = list.empty() ? std::nullopt : text.numbers(list, range::whole);
-      if (count && (attending || defaults.full_every == 0)) {
+      if (count && (attending || defaults.pattern.every == 0)) {
         std::vector<std::string> types(static_cast<std::size_t>(*count), std::string(defaults.other_type));
         for (const double layer : attending.value_or(std::vector<double>{}))
           if (layer < static_cast<double>(*count))
@@ -11990,7 +11608,7 @@ struct hugging_face_layers {
         return types;
       }
     }
-    if (!count || defaults.full_every == 0 || !slides) return {};
+    if (!count || defaults.pattern.every == 0 || !slides) return {};
     std::vector<std::string> types;
     const auto add = [&](bool full) { types.emplace_back(full ? defaults.full_type : defaults.other_type); };
     if (text.is_text("sliding_window_pattern")) {  // EXAONE: "LLLG", local and global
@@ -12003,20 +11621,23 @@ struct hugging_face_layers {
     auto every = text.index("sliding_window_pattern");
     if (!every) every = text.index("_sliding_window_pattern");
     if (!every) every = text.index("global_attn_every_n_layers");
-    if (!every && !defaults.interval.empty()) every = text.index(defaults.interval);
-    const Index period = every.value_or(defaults.full_every);
-    const Index full = defaults.interval == "mamba_step" ? period / 2
-                       : full_comes_first(defaults)      ? 0
-                                                         : period - 1;
-    const Index rest = defaults.rest_full ? *count / period * period : *count;
+    if (!every && !defaults.pattern.key.empty()) every = text.index(defaults.pattern.key);
+    const Index period = every.value_or(defaults.pattern.every);
+    const Index full = defaults.pattern.key == "mamba_step" ? period / 2
+                       : full_comes_first(defaults)         ? 0
+                                                            : period - 1;
+    const Index rest =
+        defaults.pattern.full == full_layers::last_and_rest ? *count / period * period : *count;
     const Index first_dense = dense(),
                 of_dense = text.index("prefix_dense_sliding_window_pattern").value_or(1);
     for (Index i = 0; i < *count; ++i) {
-      const Index at = defaults.from_end ? *count - 1 - i : i - first_dense;
+      const Index at = counts_back(defaults) ? *count - 1 - i : i - first_dense;
       add(i < first_dense ? i % of_dense == of_dense - 1
-                          : at % period == full || i >= rest || (i == 0 && defaults.first_full));
+                          : at % period == full || i >= rest ||
+                                (i == 0 && defaults.pattern.full == full_layers::last_and_first));
     }
-    if (defaults.last_full && !contains(types, defaults.full_type)) types.back() = defaults.full_type;
+    if (defaults.pattern.full == full_layers::last_if_none && !contains(types, defaults.full_type))
+      types.back() = defaults.full_type;
     return types;
   }
   /// For each layer, whether it is a dense layer that rotates whatever its window is (Cohere 2 MoE).
@@ -12062,7 +11683,7 @@ struct hugging_face_layers {
     const Index period = text.index("no_rope_layer_interval").value_or(defaults.no_rope_every);
     if (period == 0) return without;
     if (!count) text.missing("num_hidden_layers", "every no_rope_layer_interval-th layer does not rotate");
-    for (Index i = defaults.from_end ? (*count - 1) % period : period - 1; i < *count; i += period)
+    for (Index i = counts_back(defaults) ? (*count - 1) % period : period - 1; i < *count; i += period)
       without.push_back(i);
     return without;
   }
@@ -12081,7 +11702,7 @@ struct hugging_face_layers {
     for (std::size_t i = 0; i < types.size(); ++i) {
       const bool full = is_full(defaults, types[i]);
       if ((full && !defaults.full_rotate && slides && !dense_rotates[i]) ||
-          (!full && !defaults.others_attend))
+          (!full && !others_attend(defaults)))
         without.push_back(static_cast<Index>(i));
     }
     // Both rules may name the same layer.
@@ -12120,26 +11741,28 @@ struct hugging_face_layers {
   ///
   /// \param typed  whether the file has the type (sliding or not) of every layer
   Index window_of_sliding(bool typed = false) const {
-    const bool by_type = typed && defaults.slides == which_slide::without_rope;  // for any use_sliding_window
-    const bool asked = text.boolean("use_sliding_window").value_or(!defaults.slides_if_asked) || by_type;
+    const auto [which, if_asked] = defaults.slides;
+    const bool by_type = typed && which == which_slide::without_rope;  // for any use_sliding_window
+    const bool asked = text.boolean("use_sliding_window").value_or(!if_asked) || by_type;
     const char* const key = window_key();
     if (text.hides(key)) return 0;
     const auto window = text.index(key, range::window), both_sides = text.index("local_attention");
     if (!asked || text.is_null(key) || window == Index{0}) return 0;
-    const auto assumed = static_cast<Index>((std::abs)(defaults.sliding_window));
-    if (defaults.window == window_span::both_sides || (both_sides && !defaults.causal))
+    const auto assumed = static_cast<Index>((std::abs)(defaults.window.tokens));
+    const window_span span = defaults.window.span;
+    if (span == window_span::both_sides || (both_sides && !defaults.causal))
       return window ? *window + 1 : both_sides.value_or(assumed) / 2 + 1;
-    if (defaults.window == window_span::each_side) return window.value_or(assumed) + 1;
+    if (span == window_span::each_side) return window.value_or(assumed) + 1;
     if (both_sides && !window) return *both_sides / 2;
     if (!is_causal()) {
-      const bool each_side = asks_both_ways(), if_asked = defaults.window == window_span::both_sides_if_asked,
-                 known = each_side ? !if_asked && has_class_not_in("", first_name(defaults)) : if_asked;
+      const bool each_side = asks_both_ways(), both = span == window_span::both_sides_if_asked,
+                 known = each_side ? !both && has_class_not_in("", defaults.names) : both;
       const Index tokens = window.value_or(assumed);
       return known && tokens > 0 ? (each_side ? tokens : tokens / 2) + 1 : not_known_window;
     }
     if (window) return *window;
     if (assumed > 0) return assumed;
-    const bool none = defaults.slides == which_slide::every || defaults.slides == which_slide::without_rope;
+    const bool none = which == which_slide::every || which == which_slide::without_rope;
     return none ? 0 : not_known_window;
   }
   /// model_rope::windows.
@@ -12148,27 +11771,25 @@ struct hugging_face_layers {
   /// \param without  the layers that do not rotate, in increasing order
   std::vector<Index> windows(const std::vector<std::string>& types, const std::vector<Index>& without) const {
     const Index window = window_of_sliding(!types.empty());
-    if (!types.empty() && !types_slide(defaults) && defaults.slides != which_slide::by_type)
-      return {defaults.slides == which_slide::every || window == 0 ? window : not_known_window};
-    const bool from = defaults.slides == which_slide::from_max_window_layers,
-               even = defaults.slides == which_slide::even_below_max_window_layers,
-               bare = defaults.slides == which_slide::without_rope;
-    // The layer at which sliding begins or ends. It is not a std::optional, because g++ 12 warns that one is
-    // uninitialised.
-    constexpr Index not_known = -1;
-    const Index by_default = defaults.max_window_layers > 0 ? defaults.max_window_layers : not_known,
-                first = from || even ? text.index("max_window_layers", range::whole).value_or(by_default)
-                                     : not_known;
-    const bool chunks = defaults.window == window_span::chunks;
+    const which_slide which = defaults.slides.which;
+    if (!types.empty() && !types_slide(defaults) && which != which_slide::by_type)
+      return {which == which_slide::every || window == 0 ? window : not_known_window};
+    const bool from = which == which_slide::from_max_window_layers,
+               even = which == which_slide::even_below_max_window_layers,
+               bare = which == which_slide::without_rope;
+    // The layer at which sliding begins or ends.
+    Index first = defaults.max_window_layers;
+    if (from || even) first = text.index("max_window_layers", range::whole).value_or(first);
+    const bool chunks = defaults.window.span == window_span::chunks;
     if (chunks && text.is_null("attention_chunk_size")) return {0};  // no chunk mask
     std::vector<Index> windows;
-    const bool all_that_attend = defaults.slides == which_slide::every && !defaults.others_attend;  // MiniMax
+    const bool all_that_attend = which == which_slide::every && !others_attend(defaults);  // MiniMax
     const Index of_full = all_that_attend ? window : 0;
     const Index of_type = types_slide(defaults) || window == 0 ? window : not_known_window;
     for (const std::string& type : types)
-      windows.push_back(is_full(defaults, type)                                 ? of_full
-                        : type == defaults.other_type && defaults.others_attend ? of_type
-                                                                                : not_known_window);
+      windows.push_back(is_full(defaults, type)                                  ? of_full
+                        : type == defaults.other_type && others_attend(defaults) ? of_type
+                                                                                 : not_known_window);
     if (!windows.empty()) return windows;
     // Whether the file has a key for a window.
     const bool given = text.has(window_key()) || text.has("local_attention");
@@ -12181,32 +11802,32 @@ struct hugging_face_layers {
       if (given || !count) return {not_known_window};
       return of_layers([&](Index, bool unrotated) { return unrotated == chunks ? 0 : not_known_window; });
     }
-    if (window == 0 || (defaults.slides == which_slide::every && defaults.others_attend)) return {window};
-    if (count && (bare || first != not_known))
+    if (window == 0 || (which == which_slide::every && others_attend(defaults))) return {window};
+    if (count && (bare || from || even))
       return of_layers([&](Index i, bool unrotated) {
         const bool slides = bare ? unrotated : even ? i % 2 == 0 && i < first : i >= first;
         return slides ? window : 0;
       });
-    const bool pattern = window > 0 && defaults.full_every > 1;
-    return {given || pattern || defaults.slides != which_slide::by_type ? not_known_window : 0};
+    const bool pattern = window > 0 && defaults.pattern.every > 1;
+    return {given || pattern || which != which_slide::by_type ? not_known_window : 0};
   }
   // Warnings about class defaults that differ from layer to layer.
   /// The pattern of layer types in the record, in words. Empty if the pattern was not used.
   std::string assumed_pattern(const model_draft& model) const {
     const bool other_keys = defaults.form == dictionary_form::compressed || text.has("layer_types") ||
-                            (!defaults.others_attend && text.has("layers_block_type"));
+                            (!others_attend(defaults) && text.has("layers_block_type"));
     if (model.types.empty() || other_keys) return {};
-    const std::string does = defaults.others_attend ? " attends fully" : " attends, and no other";
+    const std::string does = others_attend(defaults) ? " attends fully" : " attends, and no other";
     if (text.has(defaults.full_list)) return {};
-    if (defaults.full_every == 0) return defaults.others_attend ? "" : "no layer attends";
+    if (defaults.pattern.every == 0) return others_attend(defaults) ? "" : "no layer attends";
     for (const std::string_view key :
          {std::string_view("sliding_window_pattern"), std::string_view("_sliding_window_pattern"),
-          std::string_view("global_attn_every_n_layers"), pattern_key(defaults), defaults.interval})
+          std::string_view("global_attn_every_n_layers"), defaults.type_ones, defaults.pattern.key})
       if (text.has(key)) return {};
-    if (defaults.full_every == 1) return "every layer attends fully";
-    return one_of_every(defaults.full_every, full_comes_first(defaults) != defaults.from_end,
-                        defaults.from_end) +
-           does + (defaults.first_full ? ", and so does the first" : "");
+    if (defaults.pattern.every == 1) return "every layer attends fully";
+    return one_of_every(defaults.pattern.every, full_comes_first(defaults) != counts_back(defaults),
+                        counts_back(defaults)) +
+           does + (defaults.pattern.full == full_layers::last_and_first ? ", and so does the first" : "");
   }
   /// Warns about the class defaults in use that differ from layer to layer.
   ///
@@ -12221,13 +11842,13 @@ struct hugging_face_layers {
     if (defaults.no_rope_every > 0 && !model.without_rope.empty() && !text.has("no_rope_layers") &&
         !text.has("no_rope_layer_interval") && !(by_base && text.has("layer_rope_theta")))
       name(by_base ? "layer_rope_theta" : "no_rope_layers",
-           "that " + one_of_every(defaults.no_rope_every, false, defaults.from_end) + " does not rotate");
+           "that " + one_of_every(defaults.no_rope_every, false, counts_back(defaults)) + " does not rotate");
     if (defaults.crosses && !text.has("cross_attention_layers") && !model.without_rope.empty())
       name("cross_attention_layers", joined(model.without_rope));
-    const bool from = defaults.slides == which_slide::from_max_window_layers,
-               even = defaults.slides == which_slide::even_below_max_window_layers;
-    if ((from || even) && defaults.max_window_layers > 0 && count && model.types.empty() &&
-        !text.has("max_window_layers") && window_of_sliding() > 0)
+    const bool from = defaults.slides.which == which_slide::from_max_window_layers,
+               even = defaults.slides.which == which_slide::even_below_max_window_layers;
+    if ((from || even) && count && model.types.empty() && !text.has("max_window_layers") &&
+        window_of_sliding() > 0)
       name("max_window_layers", std::to_string(defaults.max_window_layers));
     if (defaults.full_head_dim == 0 || text.has("global_head_dim")) return;
     bool told = false;
@@ -12246,61 +11867,60 @@ struct hugging_face_layers {
 namespace rope::inline ROPE_ABI::detail {
 /// Finds the rope dictionaries of a file, and makes a group of layers from each.
 template <class J>
-class hugging_face_groups {
- public:
-  /// \param length  as in hugging_face_options
-  hugging_face_groups(json_reader<J>& text, const hugging_face_record& defaults, double length,
-                      model_draft& model)
-      : text_(text), defaults_(defaults), model_(model), maker_(text, defaults, length, model) {}
+struct hugging_face_groups {
+  json_reader<J>& text;
+  const hugging_face_record& defaults;
+  double length;  // as in import_options
+  model_draft& model;
+  hugging_face_group_maker<J> maker = {text, defaults, length, model};
   void add() {
-    if (defaults_.form == dictionary_form::per_type) return add_by_type();
-    if (defaults_.form == dictionary_form::base_by_type) return add_from_lists();
-    const J* given = text_.object("rope_parameters");
+    if (defaults.form == dictionary_form::per_type) return add_by_type();
+    if (defaults.form == dictionary_form::base_by_type) return add_from_lists();
+    const J* given = text.object("rope_parameters");
     const J* old = scaling_dictionary();
-    const std::string path = text_.path() + (old ? "rope_scaling." : "rope_parameters.");
-    if (given && old) model_.warn(text_.path() + "rope_parameters is overruled by rope_scaling");
+    const std::string path = text.path() + (old ? "rope_scaling." : "rope_parameters.");
+    if (given && old) model.warn(text.path() + "rope_parameters is overruled by rope_scaling");
     if (old) given = old;
-    if (!given && defaults_.own_rule)
-      text_.missing("rope_parameters", "without it the class of ", model_.architecture,
-                    " takes a scaled rule of its own; give the dictionary");
-    if (defaults_.form == dictionary_form::compressed) return add_compressed(given, path);
+    if (!given && defaults.own_rule)
+      text.missing("rope_parameters", "without it the class of ", model.architecture,
+                   " takes a scaled rule of its own; give the dictionary");
+    if (defaults.form == dictionary_form::compressed) return add_compressed(given, path);
     if (add_scaled_layers(given, path)) return;
     if (given && add_nested_groups(*given, path)) {
-      if (has_class_not_in(dictionary_by_type, first_name(defaults_)))
-        model_.warn(path.substr(0, path.size() - 1) + " has dictionaries for types of layers; they hold, " +
-                    "though the class of " + model_.architecture + " in transformers 5 does not read them");
+      if (has_class_not_in(dictionary_by_type, defaults.names))
+        model.warn(path.substr(0, path.size() - 1) + " has dictionaries for types of layers; they hold, " +
+                   "though the class of " + model.architecture + " in transformers 5 does not read them");
       return;
     }
-    if (defaults_.form == dictionary_form::base_per_layer && add_groups_of_bases(given, path)) return;
+    if (defaults.form == dictionary_form::base_per_layer && add_groups_of_bases(given, path)) return;
     constexpr const char* factor = "rope_scaling_factor";  // PLaMo 3
-    if (!detail::equal(text_.number(factor, range::positive).value_or(1), 1))
-      text_.refuse(
+    if (!detail::equal(text.number(factor, range::positive).value_or(1), 1))
+      text.refuse(
           factor,
           "is not 1; give rope_parameters with a dictionary for each layer type instead, that of "
           "full_attention with rope_type yarn, this factor, original_max_position_embeddings in place "
           "of initial_context_length, and truncate false");
     // A second base means a second kind of layer: Gemma 3 and ModernBERT before rope_parameters.
     const auto local = local_base();
-    if (given && defaults_.full_head_dim > 0)
-      model_.warn(
-          path.substr(0, path.size() - 1) + " is not read by the class of " + model_.architecture +
+    if (given && defaults.full_head_dim > 0)
+      model.warn(
+          path.substr(0, path.size() - 1) + " is not read by the class of " + model.architecture +
           " in this form: it has a dictionary for each layer type, and layers that attend fully have " +
           "heads of their own, global_head_dim");
-    if (!local && detail::equal(defaults_.local_base, 0)) return maker_.add("", given, path);
-    if (given && !old && defaults_.local_base > 0) {
+    if (!local && detail::equal(defaults.local_base, 0)) return maker.add("", given, path);
+    if (given && !old && defaults.local_base > 0) {
       if (!holds_for_all(*given, path)) refuse_flat_dictionary();
-      maker_.add("full_attention", given, path);
-      return maker_.add_again("sliding_attention");
+      maker.add("full_attention", given, path);
+      return maker.add_again("sliding_attention");
     }
-    maker_.add("full_attention", given, path, global_terms());
-    maker_.add("sliding_attention", defaults_.scaling_slides ? given : nullptr, path,
-               {.base = local ? *local : maker_.assumed("local", defaults_.local_base), .by_type = true});
+    maker.add("full_attention", given, path, global_terms());
+    maker.add("sliding_attention", defaults.scaling_slides ? given : nullptr, path,
+              {.base = local ? *local : maker.assumed("local", defaults.local_base), .by_type = true});
   }
- private:
   /// The dictionary rope_scaling, or nullptr if it is absent or empty. Hugging Face transformers treats both
   /// cases alike.
   const J* scaling_dictionary() {
-    const J* given = text_.object("rope_scaling");
+    const J* given = text.object("rope_scaling");
     if (!given) return nullptr;
     const auto& items = given->items();
     return items.begin() == items.end() ? nullptr : given;
@@ -12309,209 +11929,208 @@ class hugging_face_groups {
   void note_unused(const J& given, const std::string& path, const std::string& because) {
     std::vector<std::string> keys = {path.substr(0, path.size() - 1)};
     add_inner_keys(given, path, speaks_of_rope, keys);
-    for (const std::string& key : keys) model_.warn(key + " has no effect, because " + because);
+    for (const std::string& key : keys) model.warn(key + " has no effect, because " + because);
   }
   /// Molmo 2: rope_scaling holds for the layers whose numbers rope_scaling_layers has. Others are unscaled.
   ///
   /// Source:  Molmo2TextModel of the released models; mlx-vlm, models/molmo_point
   bool add_scaled_layers(const J* given, const std::string& path) {
     constexpr const char* key = "rope_scaling_layers";
-    const auto scaled = text_.numbers(key, range::whole);
+    const auto scaled = text.numbers(key, range::whole);
     if (!scaled) return false;
     if (!given) {
-      model_.warn(text_.path() + key + " has no effect without rope_scaling");
+      model.warn(text.path() + key + " has no effect without rope_scaling");
       return false;
     }
-    const auto layers = text_.index("num_hidden_layers", range::layers);
-    if (!layers) text_.missing("num_hidden_layers", "rope_scaling_layers lists some of so many");
-    model_.types.assign(static_cast<std::size_t>(*layers), "default");
+    const auto layers = text.index("num_hidden_layers", range::layers);
+    if (!layers) text.missing("num_hidden_layers", "rope_scaling_layers lists some of so many");
+    model.types.assign(static_cast<std::size_t>(*layers), "default");
     for (const double layer : *scaled) {
       if (layer >= static_cast<double>(*layers))
-        text_.refuse(key, "must have numbers below num_hidden_layers, ", *layers, ", got ",
-                     exact_digits(layer));
-      model_.types[static_cast<std::size_t>(layer)] = "scaling";
+        text.refuse(key, "must have numbers below num_hidden_layers, ", *layers, ", got ",
+                    exact_digits(layer));
+      model.types[static_cast<std::size_t>(layer)] = "scaling";
     }
     if (scaled->empty())
       note_unused(*given, path, "rope_scaling_layers is empty");
     else
-      maker_.add("scaling", given, path);
-    if (contains(model_.types, std::string("default"))) maker_.add("default", nullptr, path);
+      maker.add("scaling", given, path);
+    if (contains(model.types, std::string("default"))) maker.add("default", nullptr, path);
     return true;
   }
   /// The base of sliding layers, from a key next to the dictionaries.
   std::optional<double> local_base() {
-    const auto local = text_.number("rope_local_base_freq", range::above_one);
+    const auto local = text.number("rope_local_base_freq", range::above_one);
     if (local) return local;
-    const auto theta = text_.number("local_rope_theta", range::above_one);      // ModernBERT
-    return theta ? theta : text_.number("rope_local_theta", range::above_one);  // PLaMo 3
+    const auto theta = text.number("local_rope_theta", range::above_one);      // ModernBERT
+    return theta ? theta : text.number("rope_local_theta", range::above_one);  // PLaMo 3
   }
   group_terms global_terms() {
     constexpr const char* key = "global_rope_theta";
-    return {.base = text_.number(key, range::above_one), .base_key = key, .by_type = true};
+    return {.base = text.number(key, range::above_one), .base_key = key, .by_type = true};
   }
   /// The base for the dictionary of a layer type if it has no rope_theta and the architecture has two bases.
   group_terms terms_of(const std::string& type, const J& given) {
-    if (detail::equal(defaults_.local_base, 0) || given.contains("rope_theta")) return {};
-    if (type == defaults_.full_type) return global_terms();
+    if (detail::equal(defaults.local_base, 0) || given.contains("rope_theta")) return {};
+    if (type == defaults.full_type) return global_terms();
     const auto local = local_base();
-    return {.base = local ? *local : maker_.assumed(type, defaults_.local_base)};
+    return {.base = local ? *local : maker.assumed(type, defaults.local_base)};
   }
   /// Whether one dictionary is for both kinds of layers: its type is default, and both kinds have the same
   /// base.
   bool holds_for_all(const J& given, const std::string& path) const {
     json_reader<J> rope(&given, path);
     const std::string type = rope.text("rope_type").value_or(rope.text("type").value_or("default"));
-    return type == "default" && detail::equal(defaults_.local_base, defaults_.base);
+    return type == "default" && detail::equal(defaults.local_base, defaults.base);
   }
   /// Makes groups from rope_parameters, if the file has it, for classes that need one dictionary per layer
   /// type there.
   bool add_given_types() {
-    const J* given = text_.object("rope_parameters");
-    if (given && !add_nested_groups(*given, text_.path() + "rope_parameters.")) refuse_flat_dictionary();
+    const J* given = text.object("rope_parameters");
+    if (given && !add_nested_groups(*given, text.path() + "rope_parameters.")) refuse_flat_dictionary();
     return given != nullptr;
   }
   void refuse_flat_dictionary() {
-    text_.refuse("rope_parameters", "must have a dictionary per layer type, such as ",
-                 std::string(defaults_.full_type));
+    text.refuse("rope_parameters", "must have a dictionary per layer type, such as ",
+                std::string(defaults.full_type));
   }
   /// Makes groups from one dictionary per layer type, or from the class defaults. Keys of an older form are
   /// not read by the class, and must agree with these defaults.
   void add_by_type() {
-    if (defaults_.swa_keys) return add_by_swa_keys();
+    if (defaults.swa_keys) return add_by_swa_keys();
     if (add_given_types()) return;
-    const std::string full(defaults_.full_type), other(defaults_.other_type);
+    const std::string full(defaults.full_type), other(defaults.other_type);
     const std::string instead =
         "give rope_parameters with a dictionary for each of " + full + " and " + other;
     if (scaling_dictionary())
-      text_.refuse("rope_scaling", "is not read by the class of ", model_.architecture, "; ", instead);
+      text.refuse("rope_scaling", "is not read by the class of ", model.architecture, "; ", instead);
     const auto agrees = [&](const char* key, double filled) {
-      const auto value = text_.number(key, range::positive);
+      const auto value = text.number(key, range::positive);
       if (value && !detail::equal(*value, filled))
-        text_.refuse(key, "must be the ", exact_digits(filled), " that the class of ", model_.architecture,
-                     " fills in, got ", exact_digits(*value), "; for another ", instead);
+        text.refuse(key, "must be the ", exact_digits(filled), " that the class of ", model.architecture,
+                    " fills in, got ", exact_digits(*value), "; for another ", instead);
     };
-    agrees("rope_theta", defaults_.filled_base);
-    agrees("partial_rotary_factor", defaults_.filled_factor);
-    maker_.add(full, nullptr, text_.path(),
-               {.base = maker_.assumed(full, defaults_.filled_base), .factor = defaults_.filled_factor});
-    maker_.add(other, nullptr, text_.path(),
-               {.base = maker_.assumed(other, defaults_.local_base), .factor = defaults_.other_factor});
+    agrees("rope_theta", defaults.filled.base);
+    agrees("partial_rotary_factor", defaults.filled.factor);
+    maker.add(full, nullptr, text.path(),
+              {.base = maker.assumed(full, defaults.filled.base), .factor = defaults.filled.factor});
+    maker.add(other, nullptr, text.path(),
+              {.base = maker.assumed(other, defaults.local_base), .factor = defaults.filled.other_factor});
   }
   /// MiMo-V2: rope_theta, swa_rope_theta and partial_rotary_factor replace absent keys of a dictionary, and
   /// rope_scaling is the dictionary of layers that attend fully.
   ///
   /// Source:  Hugging Face transformers, models/mimo_v2_flash
   void add_by_swa_keys() {
-    const J *given = text_.object("rope_parameters"), *scaling = scaling_dictionary();
+    const J *given = text.object("rope_parameters"), *scaling = scaling_dictionary();
     if (given && !is_nested(*given)) refuse_flat_dictionary();
     if (given && scaling)
-      text_.refuse("rope_scaling",
-                   "must not be next to rope_parameters; put its keys into full_attention there");
-    json_reader<J> types(given, text_.path() + "rope_parameters.");
+      text.refuse("rope_scaling",
+                  "must not be next to rope_parameters; put its keys into full_attention there");
+    json_reader<J> types(given, text.path() + "rope_parameters.");
     const auto add = [&](std::string_view type, const char* base_key, const J* otherwise, double base,
                          double factor) {
       const std::string name(type);
       const J* one = given ? types.object(name) : otherwise;
       group_terms terms{
-          .base = text_.number(base_key, range::above_one), .factor = factor, .base_key = base_key};
-      if (!terms.base && !(one && one->contains("rope_theta"))) terms.base = maker_.assumed(name, base);
-      maker_.add(name, one, given ? types.path() + name + "." : text_.path() + "rope_scaling.", terms);
+          .base = text.number(base_key, range::above_one), .factor = factor, .base_key = base_key};
+      if (!terms.base && !(one && one->contains("rope_theta"))) terms.base = maker.assumed(name, base);
+      maker.add(name, one, given ? types.path() + name + "." : text.path() + "rope_scaling.", terms);
     };
-    add(defaults_.full_type, "rope_theta", scaling, defaults_.filled_base, defaults_.filled_factor);
-    add(defaults_.other_type, "swa_rope_theta", nullptr, defaults_.local_base, defaults_.other_factor);
+    add(defaults.full_type, "rope_theta", scaling, defaults.filled.base, defaults.filled.factor);
+    add(defaults.other_type, "swa_rope_theta", nullptr, defaults.local_base, defaults.filled.other_factor);
     note_beside(types);
   }
   /// Warns about keys that stand next to the dictionaries of layer types and have no effect.
   void note_beside(const json_reader<J>& types) {
     for (const std::string& key : types.unasked())
-      model_.warn(types.path() + key + " is next to the layer types and has no effect");
+      model.warn(types.path() + key + " is next to the layer types and has no effect");
   }
   /// A number for all layers, or one for each of them.
   std::optional<std::vector<double>> number_or_list(const char* key, const number_rule& rule) {
-    const hugging_face_layers<J> layers{text_, defaults_, to_index(model_.types.size())};
-    if (text_.is_list(key)) return layers.fitting(key, text_.numbers(key, rule));
-    const auto one = text_.number(key, rule);
+    const hugging_face_layers<J> layers{text, defaults, to_index(model.types.size())};
+    if (text.is_list(key)) return layers.fitting(key, text.numbers(key, rule));
+    const auto one = text.number(key, rule);
     if (!one) return {};
-    return std::vector<double>(model_.types.size(), *one);
+    return std::vector<double>(model.types.size(), *one);
   }
   /// Step 3.5: lists have a base and a share of channels per layer. All layers of a type use the values of
   /// the last layer of that type.
   void add_from_lists() {
-    if (model_.types.empty()) text_.missing("num_hidden_layers", "rope_theta may be a list of so many");
+    if (model.types.empty()) text.missing("num_hidden_layers", "rope_theta may be a list of so many");
     if (add_given_types()) {
-      if (text_.is_list("rope_theta"))
-        model_.warn(text_.path() + "rope_theta is overruled by " + text_.path() + "rope_parameters");
+      if (text.is_list("rope_theta"))
+        model.warn(text.path() + "rope_theta is overruled by " + text.path() + "rope_parameters");
       return;
     }
     const auto bases = number_or_list("rope_theta", range::above_one),
                factors = number_or_list("partial_rotary_factors", range::fraction);
-    const auto beside = text_.number("partial_rotary_factor", range::fraction);
+    const auto beside = text.number("partial_rotary_factor", range::fraction);
     for (const double factor : factors.value_or(std::vector<double>{}))
       if (beside && !detail::equal(*beside, factor))
-        text_.refuse("partial_rotary_factor", "must be that of every layer in partial_rotary_factors, ",
-                     exact_digits(factor), ", got ", exact_digits(*beside));
+        text.refuse("partial_rotary_factor", "must be that of every layer in partial_rotary_factors, ",
+                    exact_digits(factor), ", got ", exact_digits(*beside));
     const J* scaling = scaling_dictionary();
-    const std::string path = text_.path() + "rope_scaling.", full(defaults_.full_type);
+    const std::string path = text.path() + "rope_scaling.", full(defaults.full_type);
     std::vector<std::string> types;
-    for (const std::string& type : model_.types)
+    for (const std::string& type : model.types)
       if (!contains(types, type)) types.push_back(type);
     for (const std::string& type : types) {
-      check_name(type, text_.path() + "layer_types");
+      check_name(type, text.path() + "layer_types");
       group_terms terms;
-      for (std::size_t i = 0; i < model_.types.size(); ++i) {
-        if (model_.types[i] != type) continue;
+      for (std::size_t i = 0; i < model.types.size(); ++i) {
+        if (model.types[i] != type) continue;
         if (bases) terms.base = (*bases)[i];
         if (factors) terms.factor = (*factors)[i];
       }
-      maker_.add(type, type == full ? scaling : nullptr, path, terms);
+      maker.add(type, type == full ? scaling : nullptr, path, terms);
     }
-    const auto scaled = text_.texts("yarn_only_types");
+    const auto scaled = text.texts("yarn_only_types");
     if (scaling && !contains(types, full)) {
       note_unused(*scaling, path, "no layer has type " + full);
     } else if (scaling && (scaled ? *scaled != std::vector<std::string>{full} : types.size() > 1)) {
-      model_.warn(
-          text_.path() + "yarn_only_types is not " + full +
-          " alone: rope_scaling holds for those layers, as in transformers; mlx-lm and vLLM scale the "
-          "types that it lists, or all");
+      model.warn(text.path() + "yarn_only_types is not " + full +
+                 " alone: rope_scaling holds for those layers, as in transformers; mlx-lm and vLLM scale the "
+                 "types that it lists, or all");
     } else if (!scaling && scaled) {
-      model_.warn(text_.path() + "yarn_only_types has no effect without rope_scaling");
+      model.warn(text.path() + "yarn_only_types has no effect without rope_scaling");
     }
   }
   /// DeepSeek V4: the dictionary has either `main` and `compress`, or directly the keys of `compress`.
   void add_compressed(const J* given, const std::string& path) {
     json_reader<J> both(given, path);
     group_terms terms;
-    if (const auto rotated = text_.index("qk_rope_head_dim")) {
+    if (const auto rotated = text.index("qk_rope_head_dim")) {
       terms.factor_key = "qk_rope_head_dim";
       terms.factor = static_cast<double>(*rotated) /
-                     static_cast<double>(text_.index("head_dim").value_or(defaults_.head_dim));
+                     static_cast<double>(text.index("head_dim").value_or(defaults.head_dim));
     }
-    const auto stretched = text_.number("compress_rope_theta", range::above_one);
+    const auto stretched = text.number("compress_rope_theta", range::above_one);
     const bool two = given && given->contains("main") && given->contains("compress");
     const J* const compress = two ? both.object("compress") : given;
-    maker_.add("sliding_attention", two ? both.object("main") : nullptr, path + "main.", terms);
+    maker.add("sliding_attention", two ? both.object("main") : nullptr, path + "main.", terms);
     const bool has_base = two && compress && compress->contains("rope_theta");
     if (has_base && stretched) {
       const auto inside = json_reader<J>(compress, path + "compress.").number("rope_theta", range::above_one);
       if (inside && !detail::equal(*inside, *stretched))
-        model_.warn(text_.path() + "compress_rope_theta is overruled by " + path + "compress.rope_theta");
+        model.warn(text.path() + "compress_rope_theta is overruled by " + path + "compress.rope_theta");
     }
     terms.base = stretched;
-    if (!stretched && !has_base) terms.base = maker_.assumed("compress_rope_theta", defaults_.filled_base);
+    if (!stretched && !has_base) terms.base = maker.assumed("compress_rope_theta", defaults.filled.base);
     if (!two) terms.overruling_base = terms.base;
-    maker_.add("compressed_sparse_attention", compress, two ? path + "compress." : path, terms);
-    maker_.add_again("heavily_compressed_attention");
+    maker.add("compressed_sparse_attention", compress, two ? path + "compress." : path, terms);
+    maker.add_again("heavily_compressed_attention");
     if (two) note_beside(both);
   }
   /// Makes a group for each pair of layer type and base, from layer_rope_theta.
   bool add_groups_of_bases(const J* given, const std::string& path) {
-    std::vector<std::string>& layers = model_.types;
+    std::vector<std::string>& layers = model.types;
     const auto count = layers.empty() ? std::nullopt : std::optional(to_index(layers.size()));
-    const auto bases = hugging_face_layers<J>{text_, defaults_, count}.bases();
+    const auto bases = hugging_face_layers<J>{text, defaults, count}.bases();
     if (!bases) return false;
     if (std::all_of(bases->begin(), bases->end(), [](double base) { return detail::equal(base, 0); }))
-      text_.refuse("layer_rope_theta", "must not be 0 for every layer: then none rotates");
-    if (defaults_.one_base) {
+      text.refuse("layer_rope_theta", "must not be 0 for every layer: then none rotates");
+    if (defaults.one_base) {
       add_group_of_one_base(given, path, *bases);
       return true;
     }
@@ -12521,13 +12140,13 @@ class hugging_face_groups {
     const double first = kinds.front().first.base;
     if (std::all_of(kinds.begin(), kinds.end(),
                     [&](const auto& one) { return detail::equal(one.first.base, first); })) {
-      maker_.add("", given, path, {.overruling_base = first});
+      maker.add("", given, path, {.overruling_base = first});
       return true;
     }
     for (const auto& [kind, own] : kinds) {
-      if (!kind.type.empty()) check_name(kind.type, text_.path() + "layer_types");
+      if (!kind.type.empty()) check_name(kind.type, text.path() + "layer_types");
       const std::string name = name_of_kind(kind, kinds);
-      maker_.add(name, given, path, {.overruling_base = kind.base});
+      maker.add(name, given, path, {.overruling_base = kind.base});
       for (const Index layer : own) layers[static_cast<std::size_t>(layer)] = name;
     }
     return true;
@@ -12538,13 +12157,13 @@ class hugging_face_groups {
     std::vector<double> distinct = bases;
     std::erase_if(distinct, [](double base) { return detail::equal(base, 0); });
     sort_distinct(distinct);
-    const bool in_file = text_.has("rope_theta") || (given && given->contains("rope_theta"));
+    const bool in_file = text.has("rope_theta") || (given && given->contains("rope_theta"));
     const bool by_list = !in_file && distinct.size() == 1;
-    maker_.add("", given, path, {.overruling_base = by_list ? std::optional(distinct[0]) : std::nullopt});
-    const double base = model_.groups.front().base;
+    maker.add("", given, path, {.overruling_base = by_list ? std::optional(distinct[0]) : std::nullopt});
+    const double base = model.groups.front().base;
     if (distinct.size() > 1 || !detail::equal(distinct[0], base))
-      model_.warn(text_.path() + "layer_rope_theta has bases other than " + exact_digits(base) +
-                  "; rope_theta holds, as the class has one rotary embedding for all layers");
+      model.warn(text.path() + "layer_rope_theta has bases other than " + exact_digits(base) +
+                 "; rope_theta holds, as the class has one rotary embedding for all layers");
   }
   /// Throws unless the name is allowed for a group.
   ///
@@ -12553,13 +12172,6 @@ class hugging_face_groups {
     if (type.empty() || type.size() > longest_layer_type)
       throw_invalid("import_hugging_face", "a layer type in ", where, " must have a name of 1 to ",
                     longest_layer_type, " characters, got ", type.size());
-  }
-  /// Adds all layers of a type to the layers that do not rotate.
-  void leave_out(const std::string& type) {
-    std::vector<Index>& without = model_.without_rope;
-    for (std::size_t i = 0; i < model_.types.size(); ++i)
-      if (model_.types[i] == type) without.push_back(static_cast<Index>(i));
-    sort_distinct(without);
   }
   /// Whether a rope dictionary contains one dictionary per layer type. This is so if some key is the name of
   /// a type. In an unknown architecture, it is also so if the values of all keys are dictionaries.
@@ -12573,14 +12185,14 @@ class hugging_face_groups {
       dictionaries = dictionaries || dictionary;
       others = others || (!dictionary && !item.value().is_null());
     }
-    return named || (defaults_.names.empty() && dictionaries && !others);
+    return named || (defaults.names.empty() && dictionaries && !others);
   }
   bool is_type(const std::string& key) const {
-    const bool two_kinds = defaults_.local_base > 0 || defaults_.form == dictionary_form::base_by_type;
-    return contains(model_.types, key) || ((model_.types.empty() || two_kinds) && is_usual_type(key));
+    const bool two_kinds = defaults.local_base > 0 || defaults.form == dictionary_form::base_by_type;
+    return contains(model.types, key) || ((model.types.empty() || two_kinds) && is_usual_type(key));
   }
   bool is_usual_type(const std::string& key) const {
-    return key == defaults_.full_type || key == defaults_.other_type;
+    return key == defaults.full_type || key == defaults.other_type;
   }
   /// Makes groups from rope_parameters with one dictionary per layer type. A type with null does not rotate.
   bool add_nested_groups(const J& given, const std::string& path) {
@@ -12595,43 +12207,39 @@ class hugging_face_groups {
         continue;
       }
       check_name(key, path.substr(0, path.size() - 1));
-      const bool has_base = defaults_.form == dictionary_form::per_type;
+      const bool has_base = defaults.form == dictionary_form::per_type;
       group_terms terms = has_base ? group_terms{} : terms_of(key, item.value());
       terms.by_type = true;
-      maker_.add(key, &item.value(), path + key + ".", terms);
+      maker.add(key, &item.value(), path + key + ".", terms);
     }
-    if (defaults_.form == dictionary_form::base_per_layer && text_.has("layer_rope_theta"))
-      text_.refuse("layer_rope_theta", "must not be next to a dictionary for each type of layers");
-    for (const std::string& key : unrotated) leave_out(key);
+    if (defaults.form == dictionary_form::base_per_layer && text.has("layer_rope_theta"))
+      text.refuse("layer_rope_theta", "must not be next to a dictionary for each type of layers");
+    for (std::size_t i = 0; i < model.types.size(); ++i)
+      if (contains(unrotated, model.types[i])) model.without_rope.push_back(static_cast<Index>(i));
+    sort_distinct(model.without_rope);
     for (const std::string& key : beside)
-      model_.warn(path + key + " is next to the layer types and has no effect");
+      model.warn(path + key + " is next to the layer types and has no effect");
     return true;
   }
-  json_reader<J>& text_;
-  const hugging_face_record& defaults_;
-  model_draft& model_;
-  hugging_face_group_maker<J> maker_;
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_MODELS_DETAIL_HUGGING_FACE_GROUPS_HPP
 /// Makes the description of a model from its config.json.
 namespace rope::inline ROPE_ABI::detail {
-/// \tparam Options  hugging_face_options, which the header that includes this one defines
-template <class J, class Options>
+template <class J>
 class hugging_face_importer {
  public:
-  hugging_face_importer(const J& config, const Options& options)
+  hugging_face_importer(const J& config, const import_options& options)
       : options_(options), parts_(config), outer_(parts_.outer()), text_(parts_.text()) {}
   model_rope result() {
     model_.source = "Hugging Face";
     model_.architecture = architecture();
     const std::string plain = plain_architecture(model_.architecture);
-    if (const auto* known = hugging_face_record_of(plain)) {
+    if (const auto known = hugging_face_record_of(plain)) {
       json_reader<J>(text_).number("sliding_window", range::window);  // throws, even if it has no effect
       text_.hide(keys_not_read(*known));
       if (known->rotary_dim > 0) text_.assume("rotary_dim", static_cast<double>(known->rotary_dim));
-      if (first_name(*known) == "jvlm")
-        for (std::string& overruled : read_block_config(text_)) model_.warn(std::move(overruled));
+      if (is_listed(sizes_in_block_config, plain)) read_block_config(text_, model_);
     }
     if (!outer_.empty()) {
       const std::string whole = name_of_part(outer_.back());
@@ -12641,7 +12249,7 @@ class hugging_face_importer {
     if (plain == "dbrx") text_.assume("max_seq_len", 2048);  // models/dbrx/configuration_dbrx.py
     if (const auto none = unrotated_model_of(text_, model_.architecture); none.is_so())
       return without_rope(none);
-    const bool has_record = hugging_face_record_of(plain) != nullptr;
+    const bool has_record = hugging_face_record_of(plain).has_value();
     if ((has_record || !is_known_architecture(model_.architecture)) && parts_.is_bare() &&
         !parts_.hint(has_record).empty())
       text_.refuse("model_type", "is of a model of several parts, got ", model_.architecture,
@@ -12653,7 +12261,7 @@ class hugging_face_importer {
       return without_rope(none);
     add_windows();
     add_query_scaling(text_, defaults_, model_);
-    hugging_face_groups<J>(text_, defaults_, options_.length, model_).add();
+    hugging_face_groups<J>{text_, defaults_, options_.length, model_}.add();
     layers_.name_assumed(model_);
     model_.name_types_by_window();
     note_unknown_types();
@@ -12744,7 +12352,7 @@ class hugging_face_importer {
       if (const J* part = text_.object(name)) add_inner_keys(*part, text_.path() + name + ".", speaks, keys);
     };
     add_part("attn_config", "rope_theta");
-    if (first_name(defaults_) == "jvlm") add_part("block_config", "sliding_window");
+    if (is_listed(sizes_in_block_config, defaults_.names)) add_part("block_config", "sliding_window");
     if (const J* layers = text_.object("per_layer_config"))
       for (const auto& layer : layers->items()) {
         const std::string path = text_.path() + "per_layer_config";
@@ -12840,15 +12448,16 @@ class hugging_face_importer {
         layers_.count = to_index(list->size());
     const char* const key = layers_.window_key();
     const auto window = text_.number(key, range::window);
-    const bool slides = defaults_.full_rotate || defaults_.sliding_window < 0 ||  // else no layer slides
-                        (!text_.is_null(key) && window.value_or(defaults_.sliding_window) > 0);
+    const bool slides = defaults_.full_rotate || defaults_.window.tokens < 0 ||  // else no layer slides
+                        (!text_.is_null(key) && window.value_or(defaults_.window.tokens) > 0);
     model_.types = layers_.types(slides);
     if (const auto by_pattern = layers_.types_by_pattern(); by_pattern && *by_pattern != model_.types)
-      model_.warn(text_.path() + std::string(pattern_key(defaults_)) + " is overruled by " + text_.path() +
+      model_.warn(text_.path() + std::string(defaults_.type_ones) + " is overruled by " + text_.path() +
                   "layer_types");
     end_with_full_layer();
-    const bool all = defaults_.others_attend ? defaults_.full_rotate || !slides || defaults_.full_every < 2
-                                             : defaults_.full_every == 1;
+    const bool all = others_attend(defaults_)
+                         ? defaults_.full_rotate || !slides || defaults_.pattern.every < 2
+                         : defaults_.pattern.every == 1;
     if (!all && !layers_.count && model_.types.empty())
       model_.warn(text_.path() +
                   "num_hidden_layers is not given, so the layers that do not rotate are not listed");
@@ -12871,7 +12480,7 @@ class hugging_face_importer {
       model_.sliding_window = window.value_or(local.value_or(0));
     note_assumed_window();
     note_unread_types();
-    if (defaults_.window == window_span::chunks) read_chunk();
+    if (defaults_.window.span == window_span::chunks) read_chunk();
   }
   /// Reads the length of the chunks in which rotated layers attend. If the key is null, the class has no
   /// chunk mask.
@@ -12890,7 +12499,7 @@ class hugging_face_importer {
   }
   /// Why the window of an attending layer is unknown.
   std::string reason_of_no_window() {
-    if (defaults_.window == window_span::chunks)
+    if (defaults_.window.span == window_span::chunks)
       return "layers that rotate attend in chunks, which no window says";
     if (model_.keys_are_values) return "a window cannot express which compressed keys a layer sees";
     const std::string key = text_.path() + layers_.window_key();
@@ -12921,7 +12530,7 @@ class hugging_face_importer {
   /// Warns if layer_types lists sliding layers and the class does not use it.
   void note_unread_types() {
     if (types_slide(defaults_) || !text_.has("layer_types")) return;
-    const bool all = defaults_.slides != which_slide::by_type;
+    const bool all = defaults_.slides.which != which_slide::by_type;
     const std::string type(all ? defaults_.full_type : defaults_.other_type);
     if (contains(model_.types, type))
       model_.warn(text_.path() + "layer_types is not read by the class of " + model_.architecture +
@@ -12929,7 +12538,9 @@ class hugging_face_importer {
   }
   /// In some classes the last layer attends fully, whatever its type in the file.
   void end_with_full_layer() {
-    if (!defaults_.ends_full || model_.types.empty() || model_.types.back() == defaults_.full_type) return;
+    if (defaults_.pattern.full != full_layers::last_and_end || model_.types.empty() ||
+        model_.types.back() == defaults_.full_type)
+      return;
     model_.types.back() = defaults_.full_type;
     if (text_.has("layer_types"))
       model_.warn(text_.path() + "layer_types: the class of " + model_.architecture +
@@ -12937,11 +12548,11 @@ class hugging_face_importer {
   }
   /// Warns if layers slide by the window of the class because the file has none.
   void note_assumed_window() {
-    const double assumed = (std::abs)(defaults_.sliding_window);
+    const double assumed = (std::abs)(defaults_.window.tokens);
     if (detail::equal(assumed, 0) || text_.has(layers_.window_key()) || text_.has("local_attention") ||
         std::none_of(model_.windows.begin(), model_.windows.end(), [](Index window) { return window > 0; }))
       return;
-    const bool both_sides = defaults_.window == window_span::both_sides;
+    const bool both_sides = defaults_.window.span == window_span::both_sides;
     model_.warn_assumed(text_.path() + (both_sides ? "local_attention" : "sliding_window"),
                         exact_digits(assumed));
   }
@@ -12980,7 +12591,7 @@ class hugging_face_importer {
           "layer type, got ",
           model_.architecture);
   }
-  const Options& options_;
+  const import_options& options_;
   parts_of_config<J> parts_;
   std::vector<json_reader<J>> outer_;  // the dictionaries around the text model, the whole file first
   json_reader<J> text_;
@@ -13013,18 +12624,11 @@ concept json_like = requires(const J& json, const std::string& key) {
   json.template get<bool>();
   json.template get<std::string>();
 };
-/// Information that a config.json lacks.
+/// Information that a config.json lacks. The frequencies of `dynamic`, `longrope` and use_dynamic_ntk (Qwen)
+/// depend on its length.
 ///
 ///     const model_rope model = import_hugging_face(json, {.length = 32768});
-struct hugging_face_options {
-  /// The number of tokens of the sequence. The frequencies of `dynamic`, `longrope` and use_dynamic_ntk
-  /// (Qwen) depend on it. 0 means a short sequence: the initial frequencies of Hugging Face.
-  double length = 0;
-  /// The layout of the weights, if it is not that of the architecture or the architecture is unknown.
-  std::optional<layout_kind> layout = {};
-  /// Whether a model in which no layer rotates, such as GPT-2, throws or is described.
-  model_without_rope without_rope = model_without_rope::refuse;
-};
+using hugging_face_options = import_options;
 /// Reads the rotary embedding of a model from its config.json. The file has either `rope_scaling` next to
 /// `rope_theta`, or `rope_parameters`, which may have one dictionary per layer type. From a file with several
 /// parts it reads the language model: `text_config`, `thinker_config`, `llm_config`, `language_config`,
@@ -13051,14 +12655,11 @@ model_rope import_hugging_face(const J& config, const hugging_face_options& opti
                 "import_hugging_face(nlohmann::json::parse(std::ifstream(path)))");
   if constexpr (json_like<J>) {
     if (!config.is_object())
-      detail::throw_invalid("import_hugging_face", "config must be a dictionary, got ",
-                            config.is_string()
-                                ? "a string: parse the file, nlohmann::json::parse(std::ifstream(path))"
-                            : config.is_array() ? "a list"
-                            : config.is_null()  ? "null"
-                                                : "a number or a truth value");
+      detail::throw_invalid(
+          "import_hugging_face", "config must be a dictionary, got ", detail::type_of(config),
+          config.is_string() ? ": parse the file, nlohmann::json::parse(std::ifstream(path))" : "");
     detail::checked(options.length, detail::range::not_negative, "import_hugging_face", "options.length");
-    return detail::hugging_face_importer<J, hugging_face_options>(config, options).result();
+    return detail::hugging_face_importer<J>(config, options).result();
   }
 }
 }  // namespace rope::inline ROPE_ABI
@@ -13356,9 +12957,7 @@ inline axis_assignment spread_sections(const std::vector<Index>& sections) {
 /// Source:  RoPE-Mixed, Heo et al. 2024, arXiv:2403.13298 (directions learned per head)
 template <class Derived>
 frequencies along_directions(const frequencies& schedule, const Eigen::DenseBase<Derived>& directions) {
-  using scalar = typename Derived::Scalar;
-  static_assert(std::is_same_v<scalar, float> || std::is_same_v<scalar, double>,
-                "along_directions: directions are float or double");
+  static_assert(detail::is_real<Derived>, "along_directions: directions are float or double");
   detail::require_one_axis_schedule("along_directions", schedule);
   if (directions.rows() != schedule.pairs())
     detail::throw_invalid("along_directions", "directions must be [", schedule.pairs(), ", axes], got [",
@@ -13407,25 +13006,21 @@ inline frequencies frequencies_on_axes(const layer_group& group) {
                             group.frequencies.pairs(), " pairs, got ", pairs, " for the last ", left);
     left -= pairs;
   }
-  const auto assignment = [&sections = group.mrope_sections, order = group.section_order] {
-    switch (order) {
-      case mrope_order::alternating:
-        return interleaved_sections(sections);
-      case mrope_order::time_last:  // Hugging Face transformers, Ernie4_5_VLMoeTextRotaryEmbedding
-        if (sections.size() != 3 || sections[1] != sections[2])
-          detail::throw_invalid("frequencies_on_axes",
-                                "with time last, the sections must be time, height and width, the latter two "
-                                "equal, got ",
-                                sections.size(), " sections");
-        return height_width_then_time(sections[1], sections[0]);
-      case mrope_order::spread:
-        return spread_sections(sections);
-      case mrope_order::blocks:
-        break;
-    }
-    return contiguous_sections(sections);
-  };
-  return on_axes(group.frequencies, assignment());
+  const std::vector<Index>& sections = group.mrope_sections;
+  if (group.section_order == mrope_order::alternating)
+    return on_axes(group.frequencies, interleaved_sections(sections));
+  if (group.section_order == mrope_order::spread)
+    return on_axes(group.frequencies, spread_sections(sections));
+  if (group.section_order == mrope_order::blocks)
+    return on_axes(group.frequencies, contiguous_sections(sections));
+  // Hugging Face transformers, Ernie4_5_VLMoeTextRotaryEmbedding
+  if (sections.size() != 3 || sections[1] != sections[2])
+    detail::throw_invalid(
+        "frequencies_on_axes",
+        "with time last, the sections must be time, height and width, the latter two equal, "
+        "got ",
+        sections.size(), " sections");
+  return on_axes(group.frequencies, height_width_then_time(sections[1], sections[0]));
 }
 /// One table for all layers with equal rotation. For the 34 layers of Gemma 3 there are two tables, because
 /// its sliding layers have another base.
@@ -13576,7 +13171,7 @@ class scratch_piece {
     check_block("scratch", count, size);
     if (bytes_ < count * size) {
       release();
-      memory_ = allocate_block("scratch", count, size);
+      memory_ = allocate_block(count * size);
       bytes_ = count * size;
     }
     return memory_;
@@ -13667,6 +13262,8 @@ inline void release_scratch() { detail::scratch_piece::release_all(); }
 #ifndef ROPE_BASE_SIMD_PACKET_PAIRS_HPP
 #define ROPE_BASE_SIMD_PACKET_PAIRS_HPP
 /// Splits a run of channels into a packet of the even and a packet of the odd channels.
+///
+/// What products of pairs of adjacent bfloat16 and of adjacent integers share.
 ROPE_DETAIL_QUIET_BEGIN
 namespace rope::inline ROPE_ABI::detail {
 /// Entries from[0], from[2], ... in one packet and from[1], from[3], ... in another.
@@ -13675,6 +13272,65 @@ struct even_odd {
   P even;
   P odd;
 };
+/// Pairs of adjacent numbers that are multiplied one by one: the scalar version of types that multiply
+/// packets of pairs, except for multiply_add. panels.hpp describes the members.
+template <class Number, class Stored, class Sum>
+struct single_pairs {
+  struct pairs {
+    Number even, odd;
+  };
+  using number = Number;
+  using stored = Stored;
+  using sum = Sum;
+  using sums = Sum;
+  using reals = float;
+  static constexpr Index lanes = 1;
+  static sums zero() { return 0; }
+  template <class X>
+  static pairs load(const X* from) {
+    return {from[0], from[1]};
+  }
+  template <class X>
+  static pairs load_first(const X* from, Index count) {
+    return {count > 0 ? Number(from[0]) : Number{}, count > 1 ? Number(from[1]) : Number{}};
+  }
+  static pairs fill(const number* from) { return load(from); }
+  static even_odd<pairs> of_tokens(const pairs& first, const pairs& second) {
+    return {{first.even, second.even}, {first.odd, second.odd}};
+  }
+  static constexpr Index place_of_channel(Index c) { return c; }
+  static reals as_reals(sums of) { return static_cast<float>(of); }
+  static even_odd<sums> load_sums(const sum* from) { return {from[0], from[1]}; }
+  static void store_sums(sum* to, sums first, sums second) {
+    to[0] = first;
+    to[1] = second;
+  }
+  static void store_sums_of_lanes(sum* to, const sums (&of)[1]) { to[0] = of[0]; }
+};
+/// One pair of 16-bit numbers in every lane.
+template <class Bits>
+EIGEN_ALWAYS_INLINE Bits fill_pair(const void* from) {
+  std::int32_t both;
+  std::memcpy(&both, from, sizeof both);
+  return fill<Bits>(both);
+}
+/// The pairs of the first `count` channels, at most 2 * lanes, followed by zeros.
+template <class Products, class X>
+EIGEN_ALWAYS_INLINE typename Products::pairs load_first_pairs(const X* from, Index count) {
+#if defined(EIGEN_VECTORIZE_AVX512) && defined(__AVX512BW__) && defined(__AVX512VL__)
+  if constexpr (sizeof(typename Products::pairs) == 64) {
+    using pairs = typename Products::pairs;
+    const auto first = static_cast<__mmask32>((std::uint64_t{1} << count) - 1);
+    if constexpr (sizeof(X) == 1)
+      return pairs(_mm512_cvtepi8_epi16(_mm256_maskz_loadu_epi8(first, from)));
+    else
+      return pairs(_mm512_maskz_loadu_epi16(first, from));
+  }
+#endif
+  X padded[std::size_t(2 * Products::lanes)] = {};
+  std::copy_n(from, count, padded);
+  return Products::load(padded);
+}
 template <class P, class A>
 EIGEN_ALWAYS_INLINE even_odd<P> load_even_odd(const A* from) {
 #if defined(EIGEN_VECTORIZE_SSE)
@@ -13727,8 +13383,6 @@ EIGEN_ALWAYS_INLINE __m128 even_lanes(__m128 a, __m128 b) { return _mm_shuffle_p
 EIGEN_ALWAYS_INLINE __m128 odd_lanes(__m128 a, __m128 b) { return _mm_shuffle_ps(a, b, 0xdd); }
 EIGEN_ALWAYS_INLINE __m128 low_lanes(__m128 a, __m128 b) { return _mm_unpacklo_ps(a, b); }
 EIGEN_ALWAYS_INLINE __m128 high_lanes(__m128 a, __m128 b) { return _mm_unpackhi_ps(a, b); }
-EIGEN_ALWAYS_INLINE __m128d even_lanes(__m128d a, __m128d b) { return _mm_unpacklo_pd(a, b); }
-EIGEN_ALWAYS_INLINE __m128d odd_lanes(__m128d a, __m128d b) { return _mm_unpackhi_pd(a, b); }
 EIGEN_ALWAYS_INLINE __m128d low_lanes(__m128d a, __m128d b) { return _mm_unpacklo_pd(a, b); }
 EIGEN_ALWAYS_INLINE __m128d high_lanes(__m128d a, __m128d b) { return _mm_unpackhi_pd(a, b); }
 #endif
@@ -13737,8 +13391,6 @@ EIGEN_ALWAYS_INLINE __m256 even_lanes(__m256 a, __m256 b) { return _mm256_shuffl
 EIGEN_ALWAYS_INLINE __m256 odd_lanes(__m256 a, __m256 b) { return _mm256_shuffle_ps(a, b, 0xdd); }
 EIGEN_ALWAYS_INLINE __m256 low_lanes(__m256 a, __m256 b) { return _mm256_unpacklo_ps(a, b); }
 EIGEN_ALWAYS_INLINE __m256 high_lanes(__m256 a, __m256 b) { return _mm256_unpackhi_ps(a, b); }
-EIGEN_ALWAYS_INLINE __m256d even_lanes(__m256d a, __m256d b) { return _mm256_unpacklo_pd(a, b); }
-EIGEN_ALWAYS_INLINE __m256d odd_lanes(__m256d a, __m256d b) { return _mm256_unpackhi_pd(a, b); }
 EIGEN_ALWAYS_INLINE __m256d low_lanes(__m256d a, __m256d b) { return _mm256_unpacklo_pd(a, b); }
 EIGEN_ALWAYS_INLINE __m256d high_lanes(__m256d a, __m256d b) { return _mm256_unpackhi_pd(a, b); }
 #endif
@@ -13747,8 +13399,6 @@ EIGEN_ALWAYS_INLINE __m512 even_lanes(__m512 a, __m512 b) { return _mm512_shuffl
 EIGEN_ALWAYS_INLINE __m512 odd_lanes(__m512 a, __m512 b) { return _mm512_shuffle_ps(a, b, 0xdd); }
 EIGEN_ALWAYS_INLINE __m512 low_lanes(__m512 a, __m512 b) { return _mm512_unpacklo_ps(a, b); }
 EIGEN_ALWAYS_INLINE __m512 high_lanes(__m512 a, __m512 b) { return _mm512_unpackhi_ps(a, b); }
-EIGEN_ALWAYS_INLINE __m512d even_lanes(__m512d a, __m512d b) { return _mm512_unpacklo_pd(a, b); }
-EIGEN_ALWAYS_INLINE __m512d odd_lanes(__m512d a, __m512d b) { return _mm512_unpackhi_pd(a, b); }
 EIGEN_ALWAYS_INLINE __m512d low_lanes(__m512d a, __m512d b) { return _mm512_unpacklo_pd(a, b); }
 EIGEN_ALWAYS_INLINE __m512d high_lanes(__m512d a, __m512d b) { return _mm512_unpackhi_pd(a, b); }
 #endif
@@ -13756,7 +13406,10 @@ EIGEN_ALWAYS_INLINE __m512d high_lanes(__m512d a, __m512d b) { return _mm512_unp
 template <class P, class T>
 EIGEN_ALWAYS_INLINE even_odd<P> load_pairs(const T* from) {
   const P a = load<P>(from), b = load<P>(from + lanes<P>);
-  return {P(even_lanes(a, b)), P(odd_lanes(a, b))};
+  if constexpr (std::is_same_v<T, double>)  // 128 bits are two lanes
+    return {P(low_lanes(a, b)), P(high_lanes(a, b))};
+  else
+    return {P(even_lanes(a, b)), P(odd_lanes(a, b))};
 }
 /// The inverse of load_pairs.
 template <class P, class T>
@@ -13878,35 +13531,6 @@ struct table_row {
   const S* sin;
   Index pairs;
   S scale;
-  const S* cos_from(Index pair) const { return cos + pair; }
-  const S* sin_from(Index pair) const { return sin + pair; }
-};
-/// A table row in the order of pairs `before`, ..., pairs - 1, 0, ..., before - 1. A packet of n entries may
-/// start at any multiple of n.
-template <class S, bool is_inverse, int n>
-struct row_from_pair {
-  static constexpr bool inverse = is_inverse;
-  Index pairs;
-  S scale;
-  row_from_pair(const table_row<S, inverse>& row, Index before)
-      : pairs(row.pairs),
-        scale(row.scale),
-        whole_((row.pairs - before) / n * n),
-        cos_(row.cos + before),
-        sin_(row.sin + before) {
-    const Index end = pairs - before;
-    for (Index i = whole_; i < pairs; ++i) {
-      last_cos_[i - whole_] = row.cos[i < end ? i + before : i - end];
-      last_sin_[i - whole_] = row.sin[i < end ? i + before : i - end];
-    }
-  }
-  const S* cos_from(Index pair) const { return pair < whole_ ? cos_ + pair : last_cos_ + (pair - whole_); }
-  const S* sin_from(Index pair) const { return pair < whole_ ? sin_ + pair : last_sin_ + (pair - whole_); }
- private:
-  Index whole_;  // pairs in packets without pair 0
-  const S* cos_;
-  const S* sin_;
-  S last_cos_[std::size_t(2 * n)], last_sin_[std::size_t(2 * n)];
 };
 /// The heads of one token: `heads` rows of channels, read from `in` and written to `out`, which may be `in`.
 template <class T>
@@ -13928,8 +13552,8 @@ EIGEN_DONT_INLINE void rotate_scalars(token_heads<T> x, Row row, Index first, In
   using A = std::common_type_t<arithmetic<T>, S>;
   for (Index i = first; i < last; ++i) {
     const Index u = Layout::first(i, row.pairs), v = Layout::second(i, row.pairs);
-    const A c = static_cast<A>(Row::inverse ? *row.cos_from(i) * row.scale : *row.cos_from(i));
-    const A s = static_cast<A>(Row::inverse ? *row.sin_from(i) * -row.scale : *row.sin_from(i));
+    const A c = static_cast<A>(Row::inverse ? row.cos[i] * row.scale : row.cos[i]);
+    const A s = static_cast<A>(Row::inverse ? row.sin[i] * -row.scale : row.sin[i]);
     const T* in = x.in;
     T* out = x.out;
     for (Index h = 0; h < x.heads; ++h, in += x.in_stride, out += x.out_stride) {
@@ -13953,7 +13577,7 @@ struct rotation_step<half_split, T, P> {
   P c, s;
   template <class Row>
   EIGEN_ALWAYS_INLINE rotation_step(const Row& row, Index first)
-      : c(load<P>(row.cos_from(first))), s(load<P>(row.sin_from(first))) {
+      : c(load<P>(row.cos + first)), s(load<P>(row.sin + first)) {
     if constexpr (Row::inverse) c = multiply(c, fill<P>(row.scale)), s = multiply(s, fill<P>(-row.scale));
   }
   EIGEN_ALWAYS_INLINE static P read_early(const T* in) { return load<P>(in); }
@@ -13970,7 +13594,7 @@ struct rotation_step<half_split, Eigen::bfloat16, P> {
   even_odd<P> c, s;
   template <class Row>
   EIGEN_ALWAYS_INLINE rotation_step(const Row& row, Index first)
-      : c(load_even_odd<P>(row.cos_from(first))), s(load_even_odd<P>(row.sin_from(first))) {
+      : c(load_even_odd<P>(row.cos + first)), s(load_even_odd<P>(row.sin + first)) {
     if constexpr (Row::inverse) {
       c = {multiply(c.even, fill<P>(row.scale)), multiply(c.odd, fill<P>(row.scale))};
       s = {multiply(s.even, fill<P>(-row.scale)), multiply(s.odd, fill<P>(-row.scale))};
@@ -13995,7 +13619,7 @@ requires(can_split_even_odd<T, P>) struct rotation_step<interleaved, T, P> {
   P c, s;
   template <class Row>
   EIGEN_ALWAYS_INLINE rotation_step(const Row& row, Index first)
-      : c(load_pair_entries<P, T>(row.cos_from(first))), s(load_pair_entries<P, T>(row.sin_from(first))) {
+      : c(load_pair_entries<P, T>(row.cos + first)), s(load_pair_entries<P, T>(row.sin + first)) {
     if constexpr (Row::inverse) c = multiply(c, fill<P>(row.scale)), s = multiply(s, fill<P>(-row.scale));
   }
   EIGEN_ALWAYS_INLINE static even_odd<P> read_early(const T* in) { return load_pairs<P>(in); }
@@ -14011,8 +13635,8 @@ struct swapping_step {
   P c, s;  // s: -sin for u, sin for v
   template <class Row>
   EIGEN_ALWAYS_INLINE swapping_step(const Row& row, Index first)
-      : c(load_each_twice<P>(row.cos_from(first))),
-        s(multiply(load_each_twice<P>(row.sin_from(first)), alternating_signs<P>())) {
+      : c(load_each_twice<P>(row.cos + first)),
+        s(multiply(load_each_twice<P>(row.sin + first), alternating_signs<P>())) {
     if constexpr (Row::inverse) c = multiply(c, fill<P>(row.scale)), s = multiply(s, fill<P>(-row.scale));
   }
   EIGEN_ALWAYS_INLINE static P read_early(const T* in) { return load<P>(in); }
@@ -14034,7 +13658,7 @@ struct rotation_step<half_split, float, two_floats<P>> {
   P c, s;
   template <class Row>
   EIGEN_ALWAYS_INLINE rotation_step(const Row& row, Index first)
-      : c(load_two(row.cos_from(first))), s(load_two(row.sin_from(first))) {
+      : c(load_two(row.cos + first)), s(load_two(row.sin + first)) {
     if constexpr (Row::inverse) c = multiply(c, fill<P>(row.scale)), s = multiply(s, fill<P>(-row.scale));
   }
   EIGEN_ALWAYS_INLINE static P read_early(const float* in) { return load_two(in); }
@@ -14143,50 +13767,32 @@ inline constexpr Index pairs_in_block = [] {
   else
     return 0;
 }();
-/// Rotates contiguous interleaved heads that do not begin at a cache line, from the first line boundary on.
-/// From their own start, every packet as wide as a line would cross a line boundary. The row begins with the
-/// first pair after that boundary, so the last packets of a head also contain the first pairs of the next
-/// head.
-///
-/// \param before  pairs before the first line boundary
-template <class Layout, class P, class T, class S, bool inverse>
-EIGEN_ALWAYS_INLINE void rotate_from_line(token_heads<T> x, table_row<S, inverse> row, Index before) {
-  const row_from_pair<S, inverse, lanes<P>> shifted(row, before);
-  rotate_packets<Layout, half_packet<P>, 1>(x.range(0, 1), row, 0, before);
-  rotate_packets<Layout, P, steps_in_block<Layout, T, P>>(
-      token_heads<T>{x.in + 2 * before, x.out + 2 * before, x.heads - 1, x.in_stride, x.out_stride}, shifted,
-      0, row.pairs);
-  rotate_packets<Layout, half_packet<P>, 1>(x.range(x.heads - 1, 1), row, before, row.pairs);
-}
 /// Rotates every head of one token. `in_cache` is whether its channels are probably in a cache.
+///
+/// Memory of std::vector and malloc often begins 16 bytes after a multiple of 64. Wide packets would then
+/// cross cache lines, and a store that does takes about twice as long. The pairs up to the first multiple of
+/// the packet size are therefore rotated in packets of half the width. This costs more than it saves in one
+/// or two heads, in channels of 16 bits and, for interleaved pairs, in channels that are not in a cache.
 ///
 /// \tparam single  whether there is one head, for which single steps are faster than blocks
 template <class Layout, bool single = false, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> row, bool in_cache = true) {
   using P = packet<arithmetic<T>>;
   if constexpr (rotates_in_packets<Layout, T, S>) {
-    Index first = 0;
-    if constexpr (sizeof(P) == line_of_cache) {
-      // If heads do not begin at a cache line, every packet as wide as a line would cross into the next line.
-      // Three to 15 heads are then rotated in smaller packets up to the first line boundary: in half_split
-      // with at least 128 channels, in interleaved only if they are in a cache. 16 or more contiguous
-      // interleaved heads: see rotate_from_line. Other heads are rotated from their start.
-      constexpr bool pairwise = std::is_same_v<Layout, interleaved>;
-      const bool few = x.heads < 16;
-      const Index past = Index(reinterpret_cast<std::uintptr_t>(x.in) % line_of_cache),
-                  pairs = (line_of_cache - past) / Index(sizeof(T)) / (pairwise ? 2 : 1);
-      if (past != 0 && past % 16 == 0 && x.heads > 2 && row.pairs >= (pairwise ? pairs + 1 : 64) &&
-          x.in_stride * Index(sizeof(T)) % line_of_cache == 0) {
-        if constexpr (pairwise)
-          if (!few && x.in_stride == 2 * row.pairs && x.out_stride == x.in_stride) {
-            rotate_from_line<Layout, P>(x, row, pairs);
-            return;
-          }
-        if (few && (in_cache || !pairwise)) first = pairs;
+    Index pairs = row.pairs;
+    if constexpr (sizeof(P) > 16 && std::is_same_v<T, arithmetic<T>> && !single) {
+      constexpr Index size = sizeof(P), channels = std::is_same_v<Layout, interleaved> ? 2 : 1;
+      const Index past = Index(reinterpret_cast<std::uintptr_t>(x.out) % size),
+                  before = (size - past) / (channels * Index(sizeof(T)));
+      if (past != 0 && past % 16 == 0 && x.heads > 2 && pairs > before &&
+          x.out_stride * Index(sizeof(T)) % size == 0 && (in_cache || channels == 1)) {
+        rotate_packets<Layout, half_packet<P>, 1>(x, row, 0, before);
+        row.cos += before, row.sin += before;
+        x.in += channels * before, x.out += channels * before;
+        pairs -= before;
       }
-      if (first > 0) rotate_packets<Layout, half_packet<P>, 1>(x, row, 0, first);
     }
-    rotate_packets<Layout, P, single ? 1 : steps_in_block<Layout, T, P>>(x, row, first, row.pairs);
+    rotate_packets<Layout, P, single ? 1 : steps_in_block<Layout, T, P>>(x, row, 0, pairs);
   } else {
     rotate_scalars<Layout>(x, row, 0, row.pairs);
   }
@@ -14420,6 +14026,7 @@ class rotation_plan {
     const Index in_step = x_.token_stride, out_step = out_.token_stride;
     const Index ahead = tokens_ahead_ > 0 ? tokens_ahead_ : count;
     for (Index t = 0; t < count; ++t, x.in += in_step, x.out += out_step) {
+      if constexpr (order == head_order::together) ROPE_DETAIL_NO_VECTOR_KEPT;
       const token_heads<T> token = {in_place ? x.out : x.in, x.out, x.heads,
                                     in_place ? x.out_stride : x.in_stride, x.out_stride};
       if (t + ahead < count) prefetch_heads(token.in + ahead * in_step, x.heads, positions[t + ahead]);

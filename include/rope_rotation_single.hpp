@@ -180,6 +180,20 @@
 #else
 #define ROPE_DETAIL_NOT_UNROLLED
 #endif
+// Begins each iteration of a loop that needs many registers. With AVX-512, g++ keeps pointers and counts in
+// vector registers, and the iteration waits until they are moved back. This statement has no instructions,
+// but says that it changes all vector registers, so g++ keeps these numbers in memory. Rows of the rotation
+// benchmark that need it: half_split, 16 tokens and more, 8 heads of 64 to 128 channels, g++ -O2.
+#if defined(__GNUC__) && !defined(__clang__) && defined(__AVX512F__) && defined(__x86_64__)
+#define ROPE_DETAIL_NO_VECTOR_KEPT                                                                    \
+  asm volatile("" ::                                                                                  \
+                   : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9",  \
+                     "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "xmm16", "xmm17", "xmm18", \
+                     "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", "xmm24", "xmm25", "xmm26", "xmm27", \
+                     "xmm28", "xmm29", "xmm30", "xmm31")
+#else
+#define ROPE_DETAIL_NO_VECTOR_KEPT static_cast<void>(0)
+#endif
 // Marks a parameter to which the result refers. clang then warns if a variable keeps a result that refers to
 // a temporary. It does not warn if the result is only used within the same expression.
 #if defined(__clang__) && __has_cpp_attribute(clang::lifetimebound)
@@ -303,7 +317,6 @@ void parallel_pieces(const Threads& threads, Index count, double bytes, const Bo
 #define ROPE_FREQUENCIES_AXES_HPP
 #include <cstdint>
 #include <limits>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -311,6 +324,7 @@ void parallel_pieces(const Threads& threads, Index count, double bytes, const Bo
 #define ROPE_BASE_INTEGER_LIST_HPP
 #include <initializer_list>
 #include <span>
+#include <type_traits>
 
 #ifndef ROPE_BASE_MESSAGE_HPP
 #define ROPE_BASE_MESSAGE_HPP
@@ -322,14 +336,7 @@ void parallel_pieces(const Threads& threads, Index count, double bytes, const Bo
 /// Numbers: comparisons and conversions that compilers warn about or optimise away, the arithmetic type of
 /// channels, tests of bits for infinities, and hashes.
 namespace rope::inline ROPE_ABI::detail {
-template <class To, class From>
-constexpr To bit_cast(const From& from) {
-#if defined(__cpp_lib_bit_cast)
-  return std::bit_cast<To>(from);
-#else
-  return __builtin_bit_cast(To, from);
-#endif
-}
+using std::bit_cast;
 template <class A, class B>
 constexpr bool equal(A a, B b) {
   return std::equal_to<>{}(a, b);
@@ -343,16 +350,13 @@ constexpr bool is_within_2_53(double x) {
   return (bit_cast<std::uint64_t>(x) & ~sign) <= two_to_the_53;
 }
 template <std::integral Count>
-constexpr bool is_index(Count count) {
-  return std::in_range<Index>(count);
-}
-template <std::integral Count>
 constexpr Index to_index(Count count) {
   if constexpr (std::same_as<Count, Index>)
     return count;
   else
     return static_cast<Index>(count);
 }
+constexpr Index pieces_of(Index count, Index size) { return (count + size - 1) / size; }
 template <class C>
 inline constexpr bool is_quantized = std::is_same_v<C, std::int8_t>;
 template <class T>
@@ -375,11 +379,13 @@ bool all_finite(const X* x, Index count) {
   for (; i < count; ++i) largest[0] = (std::max)(largest[0], exponent_of(i));
   return *std::max_element(largest, largest + block) != exponent;
 }
+constexpr std::uint64_t finalised(std::uint64_t word) {
+  word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9u;
+  word = (word ^ (word >> 27)) * 0x94d049bb133111ebu;
+  return word ^ (word >> 31);
+}
 constexpr std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
-  hash = (hash ^ word) + 0x9e3779b97f4a7c15u;
-  hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9u;
-  hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebu;
-  return hash ^ (hash >> 31);
+  return finalised((hash ^ word) + 0x9e3779b97f4a7c15u);
 }
 template <class Value>
 std::uint64_t mix(std::uint64_t hash, Index rows, Index columns, const Value& value) {
@@ -413,20 +419,14 @@ class message_part {
   requires(std::is_class_v<Number>&& std::convertible_to<Number, Index>) message_part(const Number& value)
       : kind_(kind::integer), integer_(static_cast<Index>(value)) {}
   void append_to(std::string& text) const {
-    char digits[32];
-    switch (kind_) {
-      case kind::text:
-        break;
-      case kind::integer:
-        std::snprintf(digits, sizeof digits, "%lld", integer_);
-        break;
-      case kind::natural:
-        std::snprintf(digits, sizeof digits, "%llu", natural_);
-        break;
-      case kind::real:
-        std::snprintf(digits, sizeof digits, "%.17g", real_);
+    if (kind_ == kind::text) text += text_;
+    if (kind_ == kind::integer) text += std::to_string(integer_);
+    if (kind_ == kind::natural) text += std::to_string(natural_);
+    if (kind_ == kind::real) {
+      char digits[32];
+      std::snprintf(digits, sizeof digits, "%.17g", real_);
+      text += digits;
     }
-    text += kind_ == kind::text ? text_ : digits;
   }
  private:
   enum class kind { text, real, integer, natural } kind_;
@@ -488,6 +488,9 @@ template <class... Parts>
 inline void check_rule(const char* function, bool holds, const char* rule, Index first, Index second) {
   if (!holds) throw_invalid(function, rule, ", got ", first, " and ", second);
 }
+inline void check_finite(const char* function, bool holds, const char* rule, double value) {
+  if (!holds || !is_finite(value)) throw_invalid(function, rule, ", got ", value);
+}
 inline void check_equal(const char* function, const char* names, const char* extent, Index first,
                         Index second) {
   if (first != second)
@@ -512,22 +515,23 @@ inline void check_equal(const char* function, const char* names, const char* ext
 /// Memory of tables, caches and scratch: uninitialised, aligned to a cache line under all compiler flags.
 namespace rope::inline ROPE_ABI::detail {
 inline constexpr std::size_t cache_line = 64;
+template <class Derived>
+inline constexpr bool is_real =
+    std::is_same_v<typename Derived::Scalar, float> || std::is_same_v<typename Derived::Scalar, double>;
 inline void check_block(const char* name, std::size_t count, std::size_t size) {
   if (count > static_cast<std::size_t>(-1) / size)
     throw_length(name, count, " elements of ", size, " bytes exceed the address space");
 }
-inline void* allocate_block(const char* name, std::size_t count, std::size_t size) {
-  check_block(name, count, size);
-  return ::operator new (count* size, std::align_val_t{cache_line});
+inline void* allocate_block(std::size_t bytes) {
+  return ::operator new (bytes, std::align_val_t{cache_line});
 }
 inline void* allocate_array(Index rows, Index columns, std::size_t size) {
   const Index most = (std::numeric_limits<Index>::max)() / static_cast<Index>(size);
   if (rows < 0 || columns < 0 || (columns > 0 && rows > most / columns))
     throw_length("number_array", shape_text({rows, columns}),
                  " must not be negative nor exceed the address space");
-  return rows == 0 || columns == 0
-             ? nullptr
-             : allocate_block("number_array", static_cast<std::size_t>(rows * columns), size);
+  if (rows == 0 || columns == 0) return nullptr;
+  return allocate_block(static_cast<std::size_t>(rows * columns) * size);
 }
 inline void free_block(void* block) noexcept { ::operator delete (block, std::align_val_t{cache_line}); }
 }  // namespace rope::inline ROPE_ABI::detail
@@ -589,13 +593,12 @@ class number_array {
     std::copy_n(other.data(), size(), data());
   }
   /// Takes over the memory of `other`, which is then empty.
-  number_array(number_array&& other) noexcept : numbers_(other.numbers_) { other.numbers_ = {}; }
+  number_array(number_array&& other) noexcept : numbers_(std::exchange(other.numbers_, {})) {}
   /// Copies the shape and the numbers. If it throws, nothing changes.
   number_array& operator=(const number_array& other) { return *this = number_array(other); }
   /// Takes over the memory of `other`, which is then empty.
   number_array& operator=(number_array&& other) noexcept {
-    const memory taken = other.numbers_;
-    other.numbers_ = {};
+    const memory taken = std::exchange(other.numbers_, {});
     release();
     numbers_ = taken;
     return *this;
@@ -664,12 +667,10 @@ class moved_index {
  public:
   moved_index(Index value) noexcept : value_(value) {}
   moved_index(const moved_index&) = default;
-  moved_index(moved_index&& other) noexcept : value_(other.value_) { other.value_ = 0; }
+  moved_index(moved_index&& other) noexcept : value_(std::exchange(other.value_, 0)) {}
   moved_index& operator=(const moved_index&) = default;
   moved_index& operator=(moved_index&& other) noexcept {
-    const Index value = other.value_;
-    other.value_ = 0;
-    value_ = value;
+    value_ = std::exchange(other.value_, 0);
     return *this;
   }
   ~moved_index() = default;
@@ -708,7 +709,7 @@ concept strided_span = requires(const std::remove_cvref_t<X>& x) {
 };
 template <class Number>
 Index checked_index(const char* name, Number number, int axis) {
-  if (!is_index(number))
+  if (!std::in_range<Index>(number))
     throw_length("tensor or mdspan", name, " must be below 2^", 8 * sizeof(Index) - 1, ", got ", number,
                  " on index ", axis);
   return to_index(number);
@@ -1034,6 +1035,19 @@ constexpr uint128 multiply_upper(uint128 a, uint128 b) {
   const uint128 top = multiply(a.hi, b.hi);
   return top + uint128{0, multiply(a.hi, b.lo).hi} + uint128{0, multiply(a.lo, b.hi).hi};
 }
+struct binary {
+  std::uint64_t significand;
+  int exponent;
+};
+constexpr binary binary_of(double x) {
+  const auto bits = bit_cast<std::uint64_t>(x);
+  const std::uint64_t fraction = bits & 0x000fffffffffffffu;
+  const int exponent = static_cast<int>(bits >> 52 & 0x7ff);
+  return exponent == 0 ? binary{fraction, -1074} : binary{fraction | 0x0010000000000000u, exponent - 1075};
+}
+constexpr binary binary_of(std::int64_t x) {
+  return {x < 0 ? 0 - static_cast<std::uint64_t>(x) : static_cast<std::uint64_t>(x), 0};
+}
 }  // namespace rope::inline ROPE_ABI::detail
 namespace rope::inline ROPE_ABI {
 /// A real number of 128 significant bits, computed in integers. A schedule computed with it has the same bits
@@ -1059,12 +1073,9 @@ class wide_real {
       : wide_real(x < 0, {0, x < 0 ? 0 - static_cast<std::uint64_t>(x) : static_cast<std::uint64_t>(x)}, 0) {}
   /// A double, exactly. Infinity and NaN become infinite.
   constexpr wide_real(double x) {
-    const auto bits = detail::bit_cast<std::uint64_t>(x);
-    const std::uint64_t fraction = bits & 0x000fffffffffffffu;
-    const int exponent = static_cast<int>(bits >> 52 & 0x7ff);
-    *this = wide_real(bits >> 63 != 0, {0, exponent == 0 ? fraction : fraction | std::uint64_t{1} << 52},
-                      (exponent == 0 ? 1 : exponent) - 1075);
-    if (exponent == 0x7ff) *this = infinite(bits >> 63 != 0);
+    const bool negative = detail::bit_cast<std::uint64_t>(x) >> 63 != 0;
+    const auto [significand, exponent] = detail::binary_of(x);
+    *this = detail::is_finite(x) ? wide_real(negative, {0, significand}, exponent) : infinite(negative);
   }
   /// pi.
   static constexpr wide_real pi() { return {false, {0xc90fdaa22168c234u, 0xc4c6628b80dc1cd1u}, -126}; }
@@ -1093,11 +1104,7 @@ class wide_real {
     return x;
   }
   friend constexpr wide_real operator+(wide_real a, wide_real b) {
-    if (a.exponent_ < b.exponent_) {
-      const wide_real exchanged = a;
-      a = b;
-      b = exchanged;
-    }
+    if (a.exponent_ < b.exponent_) std::swap(a, b);
     if (a.is_infinite()) return a;
     const detail::uint128 addend = shifted(b.significand_, a.exponent_ - b.exponent_);
     if (a.negative_ != b.negative_)
@@ -1163,7 +1170,8 @@ class wide_real {
   /// The largest integer that is at most x.
   friend constexpr wide_real floor(wide_real x) {
     if (x.exponent_ >= 0) return x;
-    const wide_real cut = x.truncated();
+    if (x.exponent_ < -127) return x.negative_ ? -1 : 0;
+    const wide_real cut = {x.negative_, x.significand_ >> -x.exponent_ << -x.exponent_, x.exponent_};
     return x.negative_ && cut != x ? cut - 1 : cut;
   }
   /// The smallest integer that is at least x.
@@ -1186,7 +1194,8 @@ class wide_real {
       sum = inverse_factorials[n] + detail::multiply_upper(y, sum);
     detail::uint128 u = y + detail::multiply_upper(y, detail::multiply_upper(y, sum));
     for (int n = 0; n < 4; ++n) u = (u << 1) + detail::multiply_upper(u, u);
-    return {false, (detail::uint128{0, 1} << 127) + (u >> 1), powers.to_int() - 127};
+    const auto exponent = static_cast<int>(static_cast<double>(powers));
+    return {false, (detail::uint128{0, 1} << 127) + (u >> 1), exponent - 127};
   }
   /// The natural logarithm.  Requires: x is positive; otherwise the result is infinite
   friend constexpr wide_real log(wide_real x) {
@@ -1218,31 +1227,17 @@ class wide_real {
     significand_ = significand << zeros;
     exponent_ = exponent - zeros;
     negative_ = negative;
-    if (exponent_ >= too_large) *this = infinite(negative);
     if (exponent_ <= -too_large) *this = wide_real();
+    if (exponent_ >= too_large) {
+      significand_ = detail::uint128{0, 1} << 127;
+      exponent_ = too_large;
+    }
   }
-  static constexpr wide_real infinite(bool negative) {
-    wide_real x;
-    x.significand_ = detail::uint128{0, 1} << 127;
-    x.exponent_ = too_large;
-    x.negative_ = negative;
-    return x;
-  }
+  static constexpr wide_real infinite(bool negative) { return {negative, {0, 1}, 2 * too_large}; }
   static constexpr wide_real ln2() { return {false, {0xb17217f7d1cf79abu, 0xc9e3b39803f2f6afu}, -128}; }
   /// x / 2^places, rounded down.  Requires: places >= 0
   static constexpr detail::uint128 shifted(detail::uint128 x, int places) {
     return places > 127 ? detail::uint128{} : x >> places;
-  }
-  /// The number without the bits below 1.  Requires: exponent_ < 0
-  constexpr wide_real truncated() const {
-    if (exponent_ < -127) return {};
-    return {negative_, significand_ >> -exponent_ << -exponent_, exponent_};
-  }
-  /// Requires: an integer of a magnitude below 2^31
-  constexpr int to_int() const {
-    if (significand_ == detail::uint128{}) return 0;
-    const auto magnitude = static_cast<int>((significand_ >> -exponent_).lo);
-    return negative_ ? -magnitude : magnitude;
   }
   /// 2^128 / n! for n = 2, 3, ..., 19.
   static constexpr std::array<detail::uint128, 18> inverse_factorials = [] {
@@ -1346,8 +1341,8 @@ class frequencies {
   /// Accuracy:  relative error below 5.4 * 2^-53, with the same bits in every build
   /// Source:    lucidrains/rotary-embedding-torch, `freqs_for = 'pixel'`
   static frequencies pixel(Index rotary_dim, double max_freq = 10.0) {
-    if (!detail::is_finite(max_freq) || max_freq < 2)
-      detail::throw_invalid("frequencies::pixel", "max_freq must be finite and at least 2, got ", max_freq);
+    detail::check_finite("frequencies::pixel", max_freq >= 2, "max_freq must be finite and at least 2",
+                         max_freq);
     require_even(rotary_dim);
     const Index pairs = rotary_dim / 2;
     require_addressable(pairs);
@@ -1379,8 +1374,7 @@ class frequencies {
   ///          in magnitude, or attention_factor is not finite and positive
   template <class Derived>
   static frequencies custom(const Eigen::DenseBase<Derived>& inv_freq, double attention_factor = 1.0) {
-    using scalar = typename Derived::Scalar;
-    static_assert(std::is_same_v<scalar, float> || std::is_same_v<scalar, double>,
+    static_assert(detail::is_real<Derived>,
                   "frequencies::custom: inv_freq is float or double; 16-bit types lose the angle");
     if constexpr (Derived::RowsAtCompileTime == 1)
       return frequencies(number_array<double>(inv_freq.derived().transpose().template cast<double>()),
@@ -1428,9 +1422,8 @@ class frequencies {
         if (!detail::is_finite(inv_freq_(i, a)) || (std::abs)(inv_freq_(i, a)) >= 0x1p64)
           detail::throw_invalid("frequencies", "inv_freq must be finite and below 2^64 in magnitude, got ",
                                 inv_freq_(i, a), " at pair ", i, ", axis ", a);
-    if (!detail::is_finite(attention_factor) || attention_factor <= 0)
-      detail::throw_invalid("frequencies", "attention_factor must be finite and positive, got ",
-                            attention_factor);
+    detail::check_finite("frequencies", attention_factor > 0, "attention_factor must be finite and positive",
+                         attention_factor);
   }
   explicit frequencies(const schedule& axis) : frequencies(rounded(axis), axis.attention_factor) {}
   static number_array<double> rounded(const schedule& axis) {
@@ -1446,8 +1439,7 @@ class frequencies {
     // Integers are checked before they become an Index, which may have too few bits.
     const std::conditional_t<std::is_integral_v<Integer>, Integer, Index> given = rotary_dim;
     require_even(given);
-    if (!detail::is_finite(base) || base <= 1)
-      detail::throw_invalid("frequencies", "base must be finite and greater than 1, got ", base);
+    detail::check_finite("frequencies", base > 1, "base must be finite and greater than 1", base);
     if (std::cmp_greater(+given, 65536))  // + promotes bool and characters
       detail::throw_invalid("frequencies",
                             "rotary_dim must be at most 65536 and comes first, then the base: "
@@ -1713,17 +1705,12 @@ inline blend_bounds blend_between(double fast, double slow, bool truncate, const
 inline wide_real ramp(Index pair, wide_real low, wide_real high) {
   return std::clamp((pair - low) / (high - low), wide_real(0), wide_real(1));
 }
-inline void require_field(bool holds, const char* rule, double got) {
-  if (!holds) ROPE_THROW(std::invalid_argument, message(rule, ", got ", got));
-}
 inline void require_positive(const char* field, double value) {
-  if (!is_finite(value) || value <= 0)
-    ROPE_THROW(std::invalid_argument, message(field, " must be positive and finite, got ", value));
+  if (!is_finite(value) || value <= 0) throw_invalid({field, " must be positive and finite, got ", value});
 }
 inline void multiply_base(schedule& axis, wide_real multiplier, const char* field, wide_real value) {
   if (axis.base * multiplier <= 1)
-    ROPE_THROW(std::invalid_argument,
-               message(field, " must leave a base greater than 1, got ", static_cast<double>(value)));
+    throw_invalid({field, " must leave a base greater than 1, got ", static_cast<double>(value)});
   axis.multiply_base(multiplier);
 }
 inline void stretch_base(schedule& axis, wide_real factor, const char* rule, const char* field) {
@@ -1744,7 +1731,7 @@ struct linear_scaling {
   /// Throws:  std::invalid_argument unless factor is finite and positive
   void apply(schedule& axis) const {
     detail::require_positive("linear_scaling: factor", factor);
-    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= factor;
+    axis.inv_freq /= factor;
   }
 };
 /// f_i / factors[i]: the `rope_freqs`, `rope_factors_long` and `rope_factors_short` tensors of GGUF files,
@@ -1800,8 +1787,8 @@ struct dynamic_ntk_scaling {
   void apply(schedule& axis) const {
     detail::require_positive("dynamic_ntk_scaling: factor", factor);
     detail::require_positive("dynamic_ntk_scaling: max_position", max_position);
-    detail::require_field(detail::is_finite(length) && length >= 0,
-                          "dynamic_ntk_scaling: length must be finite and not negative", length);
+    detail::check_finite("dynamic_ntk_scaling", length >= 0, "length must be finite and not negative",
+                         length);
     if (length > max_position) {
       // 1 + s (L - max_position) / max_position, which has no cancellation.
       const wide_real limit = wide_real(max_position);
@@ -1869,14 +1856,12 @@ struct yarn_scaling {
     detail::require_positive("yarn_scaling: factor", factor);
     detail::require_positive("yarn_scaling: original_max_position", original_max_position);
     detail::require_positive("yarn_scaling: beta_slow", beta_slow);
-    detail::require_field(detail::is_finite(beta_fast) && beta_fast >= beta_slow,
-                          "yarn_scaling: beta_fast must be finite and at least beta_slow", beta_fast);
+    detail::check_finite("yarn_scaling", beta_fast >= beta_slow,
+                         "beta_fast must be finite and at least beta_slow", beta_fast);
     for (const auto& field : {attention_factor, mscale, mscale_all_dim})
-      detail::require_field(
-          detail::is_finite(field.value_or(0)) && field.value_or(0) >= 0,
-          "yarn_scaling: attention_factor, mscale and mscale_all_dim must be finite and not "
-          "negative",
-          field.value_or(0));
+      detail::check_finite("yarn_scaling", field.value_or(0) >= 0,
+                           "attention_factor, mscale and mscale_all_dim must be finite and not negative",
+                           field.value_or(0));
     const auto [low, high] = bounds(axis);
     for (Index i = 0; i < axis.inv_freq.size(); ++i) {
       const wide_real interpolated = detail::ramp(i, low, high);
@@ -1911,9 +1896,8 @@ struct llama3_scaling {
   void apply(schedule& axis) const {
     detail::require_positive("llama3_scaling: factor", factor);
     detail::require_positive("llama3_scaling: low_freq_factor", low_freq_factor);
-    detail::require_field(detail::is_finite(high_freq_factor) && high_freq_factor >= low_freq_factor,
-                          "llama3_scaling: high_freq_factor must be finite and at least low_freq_factor",
-                          high_freq_factor);
+    detail::check_finite("llama3_scaling", high_freq_factor >= low_freq_factor,
+                         "high_freq_factor must be finite and at least low_freq_factor", high_freq_factor);
     detail::require_positive("llama3_scaling: original_max_position", original_max_position);
     const wide_real width = wide_real(high_freq_factor) - low_freq_factor;
     for (wide_real& f : axis.inv_freq) {
@@ -1941,9 +1925,8 @@ struct proportional_scaling {
   /// Throws:  std::invalid_argument unless partial_rotary_factor is in (0, 1], and factor finite and
   ///          positive
   void apply(schedule& axis) const {
-    detail::require_field(
-        detail::is_finite(partial_rotary_factor) && partial_rotary_factor > 0 && partial_rotary_factor <= 1,
-        "proportional_scaling: partial_rotary_factor must be in (0, 1]", partial_rotary_factor);
+    detail::check_finite("proportional_scaling", partial_rotary_factor > 0 && partial_rotary_factor <= 1,
+                         "partial_rotary_factor must be in (0, 1]", partial_rotary_factor);
     detail::require_positive("proportional_scaling: factor", factor);
     const auto rotating =
         static_cast<Index>(partial_rotary_factor * static_cast<double>(axis.rotary_dim) / 2);
@@ -1986,12 +1969,10 @@ struct longrope_scaling {
   /// Throws:  std::invalid_argument unless both lists have one finite and positive value per pair, and the
   ///          other fields are finite and in the ranges above
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(original_max_position) && original_max_position > 1,
-                          "longrope_scaling: original_max_position must be finite and above 1",
-                          original_max_position);
+    detail::check_finite("longrope_scaling", original_max_position > 1,
+                         "original_max_position must be finite and above 1", original_max_position);
     detail::require_positive("longrope_scaling: max_position", max_position);
-    detail::require_field(detail::is_finite(length) && length >= 0,
-                          "longrope_scaling: length must be finite and not negative", length);
+    detail::check_finite("longrope_scaling", length >= 0, "length must be finite and not negative", length);
     detail::require_positive("longrope_scaling: factor", factor.value_or(1));
     detail::require_positive("longrope_scaling: attention_factor", attention_factor.value_or(1));
     for (const auto* list : {&short_factor, &long_factor}) {
@@ -2131,8 +2112,6 @@ struct listed_positions {
     return batch > 0 ? range : position_range{};
   }
 };
-template <class List>
-listed_positions(List, Index) -> listed_positions<List>;
 template <class Integer>
 struct started_rows {
   integer_list<Integer> starts;
@@ -2208,7 +2187,7 @@ contiguous_positions position_source(Integer start, Index /*tokens*/) {
 }
 template <position_list X>
 auto position_source(const X& ids, Index tokens) {
-  return listed_positions(list_of(ids), tokens);
+  return listed_positions<decltype(list_of(ids))>(list_of(ids), tokens);
 }
 template <class Integer>
 listed_positions<integer_list<Integer>> position_source(const evaluated_list<Integer>& ids, Index tokens) {
@@ -2843,7 +2822,7 @@ template <std::integral First, std::integral Last>
 Index checked_rows(const char* function, First first, Last last) {
   const std::int64_t from = checked_position(function, first), to = checked_position(function, last);
   if (to < from) throw_invalid(function, "last must not be below first, got [", from, ", ", to, ")");
-  if (!difference_is_position(to, from) || !is_index(to - from))
+  if (!difference_is_position(to, from) || !std::in_range<Index>(to - from))
     throw_length(function, "too many positions in [", from, ", ", to, ")");
   return to_index(to - from);
 }
@@ -3011,19 +2990,6 @@ struct phase {
   }
 };
 namespace detail {
-struct binary {
-  std::uint64_t significand;
-  int exponent;
-};
-inline binary binary_of(double x) {
-  const auto bits = detail::bit_cast<std::uint64_t>(x);
-  const std::uint64_t fraction = bits & 0x000fffffffffffffu;
-  const int exponent = static_cast<int>(bits >> 52 & 0x7ff);
-  return exponent == 0 ? binary{fraction, -1074} : binary{fraction | 0x0010000000000000u, exponent - 1075};
-}
-inline binary binary_of(std::int64_t x) {
-  return {x < 0 ? 0 - static_cast<std::uint64_t>(x) : static_cast<std::uint64_t>(x), 0};
-}
 class binary_turns {
  public:
   binary_turns(double inv_freq, double coordinate) {
@@ -3160,10 +3126,7 @@ EIGEN_ALWAYS_INLINE constexpr cos_sin cos_sin_of(phase p) {
 namespace rope::inline ROPE_ABI::detail {
 struct pair_frequency {
   double inv_freq = 0;
-  phase step;  // for one unit of position
-  pair_frequency() = default;
-  pair_frequency(double frequency, const binary_turns& turns)
-      : inv_freq(frequency), step(frequency < 0 ? -turns.rounded() : turns.rounded()) {}
+  phase step = {};  // for one unit of position
   EIGEN_ALWAYS_INLINE phase at(std::int64_t position) const { return phase_at(step, inv_freq, position); }
   EIGEN_ALWAYS_INLINE phase at(double coordinate) const {
     const auto whole = static_cast<std::int64_t>(coordinate);
@@ -3176,14 +3139,14 @@ class row_angles {
   static constexpr Index block = 16;
   explicit row_angles(const frequencies& of)
       : frequencies_(of.pairs(), of.axes(), {}),
-        words_((of.pairs() + block - 1) / block * block, columns * of.axes(), 0) {
+        words_(pieces_of(of.pairs(), block) * block, columns * of.axes(), 0) {
     for (Index a = 0; a < axes(); ++a)
       for (Index i = 0; i < pairs(); ++i) {
         const double inv_freq = of.inv_freq(i, a);
         slowest_ = (std::min)(slowest_, (std::abs)(inv_freq));
         if (equal(inv_freq, 0)) continue;
         const binary_turns turns(inv_freq, 1.0);
-        frequencies_(i, a) = pair_frequency(inv_freq, turns);
+        frequencies_(i, a) = {inv_freq, inv_freq < 0 ? -turns.rounded() : turns.rounded()};
         for (int k = 0; k < 3; ++k) {
           const std::uint64_t word = turns.word_from(-64 * k);
           words_(i, columns * a + 2 * k + 1) = static_cast<std::uint32_t>(word >> 32);
@@ -3514,7 +3477,9 @@ class frequency_table {
   template <std::integral First, std::integral Last>
   frequency_table(const frequencies& of, First first, Last last)
       : frequency_table(of, static_cast<std::int64_t>(first),
-                        detail::checked_rows("frequency_table", first, last), range_tag{}) {}
+                        detail::checked_rows("frequency_table", first, last), "frequency_table") {
+    write_positions();
+  }
   /// One row per token, at the coordinates of that token. Row r has position r. To make such a table in
   /// every decoding step without allocating memory, use row_maker::table.
   ///
@@ -3529,8 +3494,7 @@ class frequency_table {
   ///            one to three axes
   template <class Derived>
   frequency_table(const frequencies& of, const Eigen::DenseBase<Derived>& coordinates)
-      : frequency_table(of, detail::checked_coordinates("frequency_table", of.axes(), coordinates),
-                        coordinates_tag{}) {}
+      : frequency_table(of, detail::checked_coordinates("frequency_table", of.axes(), coordinates)) {}
   /// Reports a rotary_dim or a model in place of frequencies, at compile time.
   template <class X, std::integral... Counts>
   requires(!std::is_convertible_v<const X&, const frequencies&> && sizeof...(Counts) > 0)
@@ -3649,21 +3613,13 @@ class frequency_table {
  private:
   friend struct detail::given_entries;
   friend class row_maker<S>;
-  struct range_tag {};
-  struct coordinates_tag {};
   /// Leaves the rows unwritten. Messages name `function`.
   frequency_table(const frequencies& of, std::int64_t first, Index rows, const char* function)
       : frequencies_(of),
         first_(first),
         fingerprint_(detail::checked_fingerprint<S>(of, function)),
         entries_(2 * pairs(), detail::checked_entries<S>(rows, pairs(), function)) {}
-  frequency_table(const frequencies& of, std::int64_t first, Index rows, range_tag)
-      : frequency_table(of, first, rows, "frequency_table") {
-    require_one_axis();
-    const detail::row_angles angles(of);
-    for (Index r = 0; r < this->rows(); ++r) write_row(r, angles, [&](Index) { return first + r; });
-  }
-  frequency_table(const frequencies& of, number_array<double> coordinates, coordinates_tag)
+  frequency_table(const frequencies& of, number_array<double> coordinates)
       : frequency_table(of, 0, coordinates.rows(), "frequency_table") {
     at_origin_ = number_array<unsigned char>(rows(), 1);
     write_rows(std::move(coordinates), detail::row_angles(of));
@@ -3676,6 +3632,12 @@ class frequency_table {
         fingerprint_(fingerprint),
         entries_(std::move(entries)),
         at_origin_(std::move(at_origin)) {}
+  void write_positions() {
+    require_one_axis();
+    const detail::row_angles angles(frequencies_);
+    for (Index r = 0; r < rows(); ++r)
+      write_row(r, angles, [position = first_ + r](Index) { return position; });
+  }
   void write_rows(number_array<double> coordinates, const detail::row_angles& angles) {
     coordinates_ = std::move(coordinates);
     fingerprint_ = detail::mix(fingerprint_, coordinates_.rows(), coordinates_.cols(), coordinates_);
@@ -4024,7 +3986,7 @@ class scratch_piece {
     check_block("scratch", count, size);
     if (bytes_ < count * size) {
       release();
-      memory_ = allocate_block("scratch", count, size);
+      memory_ = allocate_block(count * size);
       bytes_ = count * size;
     }
     return memory_;
@@ -4124,6 +4086,14 @@ EIGEN_ALWAYS_INLINE T rounded(A value) {
 }
 template <int n>
 struct lane_count {};
+#if defined(EIGEN_VECTORIZE_AVX)
+template <class T>
+EIGEN_ALWAYS_INLINE auto load_widened(const T* from, lane_count<8>) {
+  constexpr lane_count<4> four{};
+  return _mm256_insertf128_ps(_mm256_castps128_ps256(load_widened(from, four)), load_widened(from + 4, four),
+                              1);
+}
+#endif
 #if ROPE_DETAIL_HALF_INSTRUCTIONS && defined(EIGEN_VECTORIZE_SSE2)
 EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, lane_count<4>) {
   return _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
@@ -4177,11 +4147,6 @@ EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m128 values) {
   _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi32(extended, extended));
 }
 #if defined(EIGEN_VECTORIZE_AVX)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, lane_count<8>) {
-  constexpr lane_count<4> four{};
-  return _mm256_insertf128_ps(_mm256_castps128_ps256(load_widened(from, four)), load_widened(from + 4, four),
-                              1);
-}
 EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m256 values) {
   store_rounded(to, _mm256_castps256_ps128(values));
   store_rounded(to + 4, _mm256_extractf128_ps(values, 1));
@@ -4223,13 +4188,10 @@ inline A multiply_add(A a, A b, A c) {
 namespace packet_search {
 template <class P, int n>
 constexpr auto narrow() {
-  using half = typename Eigen::internal::unpacket_traits<P>::half;
-  if constexpr (int(Eigen::internal::unpacket_traits<P>::size) == n)
+  if constexpr (lanes<P> == n)
     return std::type_identity<P>{};
-  else if constexpr (std::is_same_v<half, P> || int(Eigen::internal::unpacket_traits<P>::size) < n)
-    return std::type_identity<void>{};
   else
-    return narrow<half, n>();
+    return narrow<half_packet<P>, n>();
 }
 }  // namespace packet_search
 template <class T, class P>
@@ -4436,6 +4398,8 @@ ROPE_DETAIL_QUIET_END
 #ifndef ROPE_BASE_SIMD_PACKET_PAIRS_HPP
 #define ROPE_BASE_SIMD_PACKET_PAIRS_HPP
 /// Splits a run of channels into a packet of the even and a packet of the odd channels.
+///
+/// What products of pairs of adjacent bfloat16 and of adjacent integers share.
 ROPE_DETAIL_QUIET_BEGIN
 namespace rope::inline ROPE_ABI::detail {
 template <class P>
@@ -4443,6 +4407,61 @@ struct even_odd {
   P even;
   P odd;
 };
+template <class Number, class Stored, class Sum>
+struct single_pairs {
+  struct pairs {
+    Number even, odd;
+  };
+  using number = Number;
+  using stored = Stored;
+  using sum = Sum;
+  using sums = Sum;
+  using reals = float;
+  static constexpr Index lanes = 1;
+  static sums zero() { return 0; }
+  template <class X>
+  static pairs load(const X* from) {
+    return {from[0], from[1]};
+  }
+  template <class X>
+  static pairs load_first(const X* from, Index count) {
+    return {count > 0 ? Number(from[0]) : Number{}, count > 1 ? Number(from[1]) : Number{}};
+  }
+  static pairs fill(const number* from) { return load(from); }
+  static even_odd<pairs> of_tokens(const pairs& first, const pairs& second) {
+    return {{first.even, second.even}, {first.odd, second.odd}};
+  }
+  static constexpr Index place_of_channel(Index c) { return c; }
+  static reals as_reals(sums of) { return static_cast<float>(of); }
+  static even_odd<sums> load_sums(const sum* from) { return {from[0], from[1]}; }
+  static void store_sums(sum* to, sums first, sums second) {
+    to[0] = first;
+    to[1] = second;
+  }
+  static void store_sums_of_lanes(sum* to, const sums (&of)[1]) { to[0] = of[0]; }
+};
+template <class Bits>
+EIGEN_ALWAYS_INLINE Bits fill_pair(const void* from) {
+  std::int32_t both;
+  std::memcpy(&both, from, sizeof both);
+  return fill<Bits>(both);
+}
+template <class Products, class X>
+EIGEN_ALWAYS_INLINE typename Products::pairs load_first_pairs(const X* from, Index count) {
+#if defined(EIGEN_VECTORIZE_AVX512) && defined(__AVX512BW__) && defined(__AVX512VL__)
+  if constexpr (sizeof(typename Products::pairs) == 64) {
+    using pairs = typename Products::pairs;
+    const auto first = static_cast<__mmask32>((std::uint64_t{1} << count) - 1);
+    if constexpr (sizeof(X) == 1)
+      return pairs(_mm512_cvtepi8_epi16(_mm256_maskz_loadu_epi8(first, from)));
+    else
+      return pairs(_mm512_maskz_loadu_epi16(first, from));
+  }
+#endif
+  X padded[std::size_t(2 * Products::lanes)] = {};
+  std::copy_n(from, count, padded);
+  return Products::load(padded);
+}
 template <class P, class A>
 EIGEN_ALWAYS_INLINE even_odd<P> load_even_odd(const A* from) {
 #if defined(EIGEN_VECTORIZE_SSE)
@@ -4490,8 +4509,6 @@ EIGEN_ALWAYS_INLINE __m128 even_lanes(__m128 a, __m128 b) { return _mm_shuffle_p
 EIGEN_ALWAYS_INLINE __m128 odd_lanes(__m128 a, __m128 b) { return _mm_shuffle_ps(a, b, 0xdd); }
 EIGEN_ALWAYS_INLINE __m128 low_lanes(__m128 a, __m128 b) { return _mm_unpacklo_ps(a, b); }
 EIGEN_ALWAYS_INLINE __m128 high_lanes(__m128 a, __m128 b) { return _mm_unpackhi_ps(a, b); }
-EIGEN_ALWAYS_INLINE __m128d even_lanes(__m128d a, __m128d b) { return _mm_unpacklo_pd(a, b); }
-EIGEN_ALWAYS_INLINE __m128d odd_lanes(__m128d a, __m128d b) { return _mm_unpackhi_pd(a, b); }
 EIGEN_ALWAYS_INLINE __m128d low_lanes(__m128d a, __m128d b) { return _mm_unpacklo_pd(a, b); }
 EIGEN_ALWAYS_INLINE __m128d high_lanes(__m128d a, __m128d b) { return _mm_unpackhi_pd(a, b); }
 #endif
@@ -4500,8 +4517,6 @@ EIGEN_ALWAYS_INLINE __m256 even_lanes(__m256 a, __m256 b) { return _mm256_shuffl
 EIGEN_ALWAYS_INLINE __m256 odd_lanes(__m256 a, __m256 b) { return _mm256_shuffle_ps(a, b, 0xdd); }
 EIGEN_ALWAYS_INLINE __m256 low_lanes(__m256 a, __m256 b) { return _mm256_unpacklo_ps(a, b); }
 EIGEN_ALWAYS_INLINE __m256 high_lanes(__m256 a, __m256 b) { return _mm256_unpackhi_ps(a, b); }
-EIGEN_ALWAYS_INLINE __m256d even_lanes(__m256d a, __m256d b) { return _mm256_unpacklo_pd(a, b); }
-EIGEN_ALWAYS_INLINE __m256d odd_lanes(__m256d a, __m256d b) { return _mm256_unpackhi_pd(a, b); }
 EIGEN_ALWAYS_INLINE __m256d low_lanes(__m256d a, __m256d b) { return _mm256_unpacklo_pd(a, b); }
 EIGEN_ALWAYS_INLINE __m256d high_lanes(__m256d a, __m256d b) { return _mm256_unpackhi_pd(a, b); }
 #endif
@@ -4510,15 +4525,16 @@ EIGEN_ALWAYS_INLINE __m512 even_lanes(__m512 a, __m512 b) { return _mm512_shuffl
 EIGEN_ALWAYS_INLINE __m512 odd_lanes(__m512 a, __m512 b) { return _mm512_shuffle_ps(a, b, 0xdd); }
 EIGEN_ALWAYS_INLINE __m512 low_lanes(__m512 a, __m512 b) { return _mm512_unpacklo_ps(a, b); }
 EIGEN_ALWAYS_INLINE __m512 high_lanes(__m512 a, __m512 b) { return _mm512_unpackhi_ps(a, b); }
-EIGEN_ALWAYS_INLINE __m512d even_lanes(__m512d a, __m512d b) { return _mm512_unpacklo_pd(a, b); }
-EIGEN_ALWAYS_INLINE __m512d odd_lanes(__m512d a, __m512d b) { return _mm512_unpackhi_pd(a, b); }
 EIGEN_ALWAYS_INLINE __m512d low_lanes(__m512d a, __m512d b) { return _mm512_unpacklo_pd(a, b); }
 EIGEN_ALWAYS_INLINE __m512d high_lanes(__m512d a, __m512d b) { return _mm512_unpackhi_pd(a, b); }
 #endif
 template <class P, class T>
 EIGEN_ALWAYS_INLINE even_odd<P> load_pairs(const T* from) {
   const P a = load<P>(from), b = load<P>(from + lanes<P>);
-  return {P(even_lanes(a, b)), P(odd_lanes(a, b))};
+  if constexpr (std::is_same_v<T, double>)  // 128 bits are two lanes
+    return {P(low_lanes(a, b)), P(high_lanes(a, b))};
+  else
+    return {P(even_lanes(a, b)), P(odd_lanes(a, b))};
 }
 template <class P, class T>
 EIGEN_ALWAYS_INLINE void store_pairs(T* to, const P& first, const P& second) {
@@ -4627,33 +4643,6 @@ struct table_row {
   const S* sin;
   Index pairs;
   S scale;
-  const S* cos_from(Index pair) const { return cos + pair; }
-  const S* sin_from(Index pair) const { return sin + pair; }
-};
-template <class S, bool is_inverse, int n>
-struct row_from_pair {
-  static constexpr bool inverse = is_inverse;
-  Index pairs;
-  S scale;
-  row_from_pair(const table_row<S, inverse>& row, Index before)
-      : pairs(row.pairs),
-        scale(row.scale),
-        whole_((row.pairs - before) / n * n),
-        cos_(row.cos + before),
-        sin_(row.sin + before) {
-    const Index end = pairs - before;
-    for (Index i = whole_; i < pairs; ++i) {
-      last_cos_[i - whole_] = row.cos[i < end ? i + before : i - end];
-      last_sin_[i - whole_] = row.sin[i < end ? i + before : i - end];
-    }
-  }
-  const S* cos_from(Index pair) const { return pair < whole_ ? cos_ + pair : last_cos_ + (pair - whole_); }
-  const S* sin_from(Index pair) const { return pair < whole_ ? sin_ + pair : last_sin_ + (pair - whole_); }
- private:
-  Index whole_;  // pairs in packets without pair 0
-  const S* cos_;
-  const S* sin_;
-  S last_cos_[std::size_t(2 * n)], last_sin_[std::size_t(2 * n)];
 };
 template <class T>
 struct token_heads {
@@ -4672,8 +4661,8 @@ EIGEN_DONT_INLINE void rotate_scalars(token_heads<T> x, Row row, Index first, In
   using A = std::common_type_t<arithmetic<T>, S>;
   for (Index i = first; i < last; ++i) {
     const Index u = Layout::first(i, row.pairs), v = Layout::second(i, row.pairs);
-    const A c = static_cast<A>(Row::inverse ? *row.cos_from(i) * row.scale : *row.cos_from(i));
-    const A s = static_cast<A>(Row::inverse ? *row.sin_from(i) * -row.scale : *row.sin_from(i));
+    const A c = static_cast<A>(Row::inverse ? row.cos[i] * row.scale : row.cos[i]);
+    const A s = static_cast<A>(Row::inverse ? row.sin[i] * -row.scale : row.sin[i]);
     const T* in = x.in;
     T* out = x.out;
     for (Index h = 0; h < x.heads; ++h, in += x.in_stride, out += x.out_stride) {
@@ -4691,7 +4680,7 @@ struct rotation_step<half_split, T, P> {
   P c, s;
   template <class Row>
   EIGEN_ALWAYS_INLINE rotation_step(const Row& row, Index first)
-      : c(load<P>(row.cos_from(first))), s(load<P>(row.sin_from(first))) {
+      : c(load<P>(row.cos + first)), s(load<P>(row.sin + first)) {
     if constexpr (Row::inverse) c = multiply(c, fill<P>(row.scale)), s = multiply(s, fill<P>(-row.scale));
   }
   EIGEN_ALWAYS_INLINE static P read_early(const T* in) { return load<P>(in); }
@@ -4707,7 +4696,7 @@ struct rotation_step<half_split, Eigen::bfloat16, P> {
   even_odd<P> c, s;
   template <class Row>
   EIGEN_ALWAYS_INLINE rotation_step(const Row& row, Index first)
-      : c(load_even_odd<P>(row.cos_from(first))), s(load_even_odd<P>(row.sin_from(first))) {
+      : c(load_even_odd<P>(row.cos + first)), s(load_even_odd<P>(row.sin + first)) {
     if constexpr (Row::inverse) {
       c = {multiply(c.even, fill<P>(row.scale)), multiply(c.odd, fill<P>(row.scale))};
       s = {multiply(s.even, fill<P>(-row.scale)), multiply(s.odd, fill<P>(-row.scale))};
@@ -4731,7 +4720,7 @@ requires(can_split_even_odd<T, P>) struct rotation_step<interleaved, T, P> {
   P c, s;
   template <class Row>
   EIGEN_ALWAYS_INLINE rotation_step(const Row& row, Index first)
-      : c(load_pair_entries<P, T>(row.cos_from(first))), s(load_pair_entries<P, T>(row.sin_from(first))) {
+      : c(load_pair_entries<P, T>(row.cos + first)), s(load_pair_entries<P, T>(row.sin + first)) {
     if constexpr (Row::inverse) c = multiply(c, fill<P>(row.scale)), s = multiply(s, fill<P>(-row.scale));
   }
   EIGEN_ALWAYS_INLINE static even_odd<P> read_early(const T* in) { return load_pairs<P>(in); }
@@ -4746,8 +4735,8 @@ struct swapping_step {
   P c, s;  // s: -sin for u, sin for v
   template <class Row>
   EIGEN_ALWAYS_INLINE swapping_step(const Row& row, Index first)
-      : c(load_each_twice<P>(row.cos_from(first))),
-        s(multiply(load_each_twice<P>(row.sin_from(first)), alternating_signs<P>())) {
+      : c(load_each_twice<P>(row.cos + first)),
+        s(multiply(load_each_twice<P>(row.sin + first), alternating_signs<P>())) {
     if constexpr (Row::inverse) c = multiply(c, fill<P>(row.scale)), s = multiply(s, fill<P>(-row.scale));
   }
   EIGEN_ALWAYS_INLINE static P read_early(const T* in) { return load<P>(in); }
@@ -4768,7 +4757,7 @@ struct rotation_step<half_split, float, two_floats<P>> {
   P c, s;
   template <class Row>
   EIGEN_ALWAYS_INLINE rotation_step(const Row& row, Index first)
-      : c(load_two(row.cos_from(first))), s(load_two(row.sin_from(first))) {
+      : c(load_two(row.cos + first)), s(load_two(row.sin + first)) {
     if constexpr (Row::inverse) c = multiply(c, fill<P>(row.scale)), s = multiply(s, fill<P>(-row.scale));
   }
   EIGEN_ALWAYS_INLINE static P read_early(const float* in) { return load_two(in); }
@@ -4865,37 +4854,24 @@ inline constexpr Index pairs_in_block = [] {
   else
     return 0;
 }();
-template <class Layout, class P, class T, class S, bool inverse>
-EIGEN_ALWAYS_INLINE void rotate_from_line(token_heads<T> x, table_row<S, inverse> row, Index before) {
-  const row_from_pair<S, inverse, lanes<P>> shifted(row, before);
-  rotate_packets<Layout, half_packet<P>, 1>(x.range(0, 1), row, 0, before);
-  rotate_packets<Layout, P, steps_in_block<Layout, T, P>>(
-      token_heads<T>{x.in + 2 * before, x.out + 2 * before, x.heads - 1, x.in_stride, x.out_stride}, shifted,
-      0, row.pairs);
-  rotate_packets<Layout, half_packet<P>, 1>(x.range(x.heads - 1, 1), row, before, row.pairs);
-}
 template <class Layout, bool single = false, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> row, bool in_cache = true) {
   using P = packet<arithmetic<T>>;
   if constexpr (rotates_in_packets<Layout, T, S>) {
-    Index first = 0;
-    if constexpr (sizeof(P) == line_of_cache) {
-      constexpr bool pairwise = std::is_same_v<Layout, interleaved>;
-      const bool few = x.heads < 16;
-      const Index past = Index(reinterpret_cast<std::uintptr_t>(x.in) % line_of_cache),
-                  pairs = (line_of_cache - past) / Index(sizeof(T)) / (pairwise ? 2 : 1);
-      if (past != 0 && past % 16 == 0 && x.heads > 2 && row.pairs >= (pairwise ? pairs + 1 : 64) &&
-          x.in_stride * Index(sizeof(T)) % line_of_cache == 0) {
-        if constexpr (pairwise)
-          if (!few && x.in_stride == 2 * row.pairs && x.out_stride == x.in_stride) {
-            rotate_from_line<Layout, P>(x, row, pairs);
-            return;
-          }
-        if (few && (in_cache || !pairwise)) first = pairs;
+    Index pairs = row.pairs;
+    if constexpr (sizeof(P) > 16 && std::is_same_v<T, arithmetic<T>> && !single) {
+      constexpr Index size = sizeof(P), channels = std::is_same_v<Layout, interleaved> ? 2 : 1;
+      const Index past = Index(reinterpret_cast<std::uintptr_t>(x.out) % size),
+                  before = (size - past) / (channels * Index(sizeof(T)));
+      if (past != 0 && past % 16 == 0 && x.heads > 2 && pairs > before &&
+          x.out_stride * Index(sizeof(T)) % size == 0 && (in_cache || channels == 1)) {
+        rotate_packets<Layout, half_packet<P>, 1>(x, row, 0, before);
+        row.cos += before, row.sin += before;
+        x.in += channels * before, x.out += channels * before;
+        pairs -= before;
       }
-      if (first > 0) rotate_packets<Layout, half_packet<P>, 1>(x, row, 0, first);
     }
-    rotate_packets<Layout, P, single ? 1 : steps_in_block<Layout, T, P>>(x, row, first, row.pairs);
+    rotate_packets<Layout, P, single ? 1 : steps_in_block<Layout, T, P>>(x, row, 0, pairs);
   } else {
     rotate_scalars<Layout>(x, row, 0, row.pairs);
   }
@@ -5095,6 +5071,7 @@ class rotation_plan {
     const Index in_step = x_.token_stride, out_step = out_.token_stride;
     const Index ahead = tokens_ahead_ > 0 ? tokens_ahead_ : count;
     for (Index t = 0; t < count; ++t, x.in += in_step, x.out += out_step) {
+      if constexpr (order == head_order::together) ROPE_DETAIL_NO_VECTOR_KEPT;
       const token_heads<T> token = {in_place ? x.out : x.in, x.out, x.heads,
                                     in_place ? x.out_stride : x.in_stride, x.out_stride};
       if (t + ahead < count) prefetch_heads(token.in + ahead * in_step, x.heads, positions[t + ahead]);

@@ -179,6 +179,20 @@
 #else
 #define ROPE_DETAIL_NOT_UNROLLED
 #endif
+// Begins each iteration of a loop that needs many registers. With AVX-512, g++ keeps pointers and counts in
+// vector registers, and the iteration waits until they are moved back. This statement has no instructions,
+// but says that it changes all vector registers, so g++ keeps these numbers in memory. Rows of the rotation
+// benchmark that need it: half_split, 16 tokens and more, 8 heads of 64 to 128 channels, g++ -O2.
+#if defined(__GNUC__) && !defined(__clang__) && defined(__AVX512F__) && defined(__x86_64__)
+#define ROPE_DETAIL_NO_VECTOR_KEPT                                                                    \
+  asm volatile("" ::                                                                                  \
+                   : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9",  \
+                     "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "xmm16", "xmm17", "xmm18", \
+                     "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", "xmm24", "xmm25", "xmm26", "xmm27", \
+                     "xmm28", "xmm29", "xmm30", "xmm31")
+#else
+#define ROPE_DETAIL_NO_VECTOR_KEPT static_cast<void>(0)
+#endif
 // Marks a parameter to which the result refers. clang then warns if a variable keeps a result that refers to
 // a temporary. It does not warn if the result is only used within the same expression.
 #if defined(__clang__) && __has_cpp_attribute(clang::lifetimebound)
@@ -260,15 +274,7 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 /// Numbers: comparisons and conversions that compilers warn about or optimise away, the arithmetic type of
 /// channels, tests of bits for infinities, and hashes.
 namespace rope::inline ROPE_ABI::detail {
-/// The bytes of `from` as a `To`. Early standard libraries of C++20 have no std::bit_cast.
-template <class To, class From>
-constexpr To bit_cast(const From& from) {
-#if defined(__cpp_lib_bit_cast)
-  return std::bit_cast<To>(from);
-#else
-  return __builtin_bit_cast(To, from);
-#endif
-}
+using std::bit_cast;
 /// a == b, for comparisons that must be exact, for example of a factor with 1.
 template <class A, class B>
 constexpr bool equal(A a, B b) {
@@ -285,11 +291,6 @@ constexpr bool is_within_2_53(double x) {
   constexpr std::uint64_t two_to_the_53 = 0x4340000000000000u, sign = std::uint64_t{1} << 63;
   return (bit_cast<std::uint64_t>(x) & ~sign) <= two_to_the_53;
 }
-/// Whether an Index holds the count.
-template <std::integral Count>
-constexpr bool is_index(Count count) {
-  return std::in_range<Index>(count);
-}
 /// Converts a count that fits in an Index. There is no cast if the types are equal, because compilers would
 /// warn about it.
 template <std::integral Count>
@@ -299,6 +300,8 @@ constexpr Index to_index(Count count) {
   else
     return static_cast<Index>(count);
 }
+/// The number of pieces of at most `size` elements that cover `count` elements: count / size, rounded up.
+constexpr Index pieces_of(Index count, Index size) { return (count + size - 1) / size; }
 /// Whether channels of type C are integers with a scale.
 template <class C>
 inline constexpr bool is_quantized = std::is_same_v<C, std::int8_t>;
@@ -325,13 +328,15 @@ bool all_finite(const X* x, Index count) {
   for (; i < count; ++i) largest[0] = (std::max)(largest[0], exponent_of(i));
   return *std::max_element(largest, largest + block) != exponent;
 }
-/// Folds a 64-bit word into a hash so that every bit of both affects every bit of the result (the finaliser
-/// of SplitMix64).
+/// The finaliser of SplitMix64: every bit of the word affects every bit of the result.
+constexpr std::uint64_t finalised(std::uint64_t word) {
+  word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9u;
+  word = (word ^ (word >> 27)) * 0x94d049bb133111ebu;
+  return word ^ (word >> 31);
+}
+/// Folds a 64-bit word into a hash so that every bit of both affects every bit of the result.
 constexpr std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
-  hash = (hash ^ word) + 0x9e3779b97f4a7c15u;
-  hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9u;
-  hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebu;
-  return hash ^ (hash >> 31);
+  return finalised((hash ^ word) + 0x9e3779b97f4a7c15u);
 }
 /// Folds the shape [rows, columns] and the doubles value(r, c) into a hash.
 template <class Value>
@@ -373,20 +378,14 @@ class message_part {
       : kind_(kind::integer), integer_(static_cast<Index>(value)) {}
   /// Appends the part. A double gets 17 digits, which read back exactly.
   void append_to(std::string& text) const {
-    char digits[32];
-    switch (kind_) {
-      case kind::text:
-        break;
-      case kind::integer:
-        std::snprintf(digits, sizeof digits, "%lld", integer_);
-        break;
-      case kind::natural:
-        std::snprintf(digits, sizeof digits, "%llu", natural_);
-        break;
-      case kind::real:
-        std::snprintf(digits, sizeof digits, "%.17g", real_);
+    if (kind_ == kind::text) text += text_;
+    if (kind_ == kind::integer) text += std::to_string(integer_);
+    if (kind_ == kind::natural) text += std::to_string(natural_);
+    if (kind_ == kind::real) {
+      char digits[32];
+      std::snprintf(digits, sizeof digits, "%.17g", real_);
+      text += digits;
     }
-    text += kind_ == kind::text ? text_ : digits;
   }
  private:
   enum class kind { text, real, integer, natural } kind_;
@@ -459,6 +458,12 @@ template <class... Parts>
 inline void check_rule(const char* function, bool holds, const char* rule, Index first, Index second) {
   if (!holds) throw_invalid(function, rule, ", got ", first, " and ", second);
 }
+/// Throws unless the number is finite and the rule holds.
+///
+/// Throws:  std::invalid_argument
+inline void check_finite(const char* function, bool holds, const char* rule, double value) {
+  if (!holds || !is_finite(value)) throw_invalid(function, rule, ", got ", value);
+}
 /// Throws unless both extents are equal. `names` lists the objects in the order of the numbers.
 ///
 /// Throws:  std::invalid_argument
@@ -485,6 +490,10 @@ inline void check_equal(const char* function, const char* names, const char* ext
 /// Memory of tables, caches and scratch: uninitialised, aligned to a cache line under all compiler flags.
 namespace rope::inline ROPE_ABI::detail {
 inline constexpr std::size_t cache_line = 64;
+/// Whether an Eigen expression has numbers of float or double.
+template <class Derived>
+inline constexpr bool is_real =
+    std::is_same_v<typename Derived::Scalar, float> || std::is_same_v<typename Derived::Scalar, double>;
 /// Rejects a block that exceeds the address space.
 ///
 /// Throws:  std::length_error
@@ -492,12 +501,8 @@ inline void check_block(const char* name, std::size_t count, std::size_t size) {
   if (count > static_cast<std::size_t>(-1) / size)
     throw_length(name, count, " elements of ", size, " bytes exceed the address space");
 }
-/// `count` elements of `size` bytes each.
-///
-/// Throws:  std::length_error if they exceed the address space
-inline void* allocate_block(const char* name, std::size_t count, std::size_t size) {
-  check_block(name, count, size);
-  return ::operator new (count* size, std::align_val_t{cache_line});
+inline void* allocate_block(std::size_t bytes) {
+  return ::operator new (bytes, std::align_val_t{cache_line});
 }
 /// An array [rows, columns] of elements of `size` bytes each, or null if it has no element.
 ///
@@ -507,9 +512,8 @@ inline void* allocate_array(Index rows, Index columns, std::size_t size) {
   if (rows < 0 || columns < 0 || (columns > 0 && rows > most / columns))
     throw_length("number_array", shape_text({rows, columns}),
                  " must not be negative nor exceed the address space");
-  return rows == 0 || columns == 0
-             ? nullptr
-             : allocate_block("number_array", static_cast<std::size_t>(rows * columns), size);
+  if (rows == 0 || columns == 0) return nullptr;
+  return allocate_block(static_cast<std::size_t>(rows * columns) * size);
 }
 /// Frees a block of allocate_block. Does nothing if `block` is null.
 inline void free_block(void* block) noexcept { ::operator delete (block, std::align_val_t{cache_line}); }
@@ -572,13 +576,12 @@ class number_array {
     std::copy_n(other.data(), size(), data());
   }
   /// Takes over the memory of `other`, which is then empty.
-  number_array(number_array&& other) noexcept : numbers_(other.numbers_) { other.numbers_ = {}; }
+  number_array(number_array&& other) noexcept : numbers_(std::exchange(other.numbers_, {})) {}
   /// Copies the shape and the numbers. If it throws, nothing changes.
   number_array& operator=(const number_array& other) { return *this = number_array(other); }
   /// Takes over the memory of `other`, which is then empty.
   number_array& operator=(number_array&& other) noexcept {
-    const memory taken = other.numbers_;
-    other.numbers_ = {};
+    const memory taken = std::exchange(other.numbers_, {});
     release();
     numbers_ = taken;
     return *this;
@@ -648,12 +651,10 @@ class moved_index {
  public:
   moved_index(Index value) noexcept : value_(value) {}
   moved_index(const moved_index&) = default;
-  moved_index(moved_index&& other) noexcept : value_(other.value_) { other.value_ = 0; }
+  moved_index(moved_index&& other) noexcept : value_(std::exchange(other.value_, 0)) {}
   moved_index& operator=(const moved_index&) = default;
   moved_index& operator=(moved_index&& other) noexcept {
-    const Index value = other.value_;
-    other.value_ = 0;
-    value_ = value;
+    value_ = std::exchange(other.value_, 0);
     return *this;
   }
   ~moved_index() = default;
@@ -698,7 +699,7 @@ concept strided_span = requires(const std::remove_cvref_t<X>& x) {
 /// Throws:  std::length_error if it is no Index
 template <class Number>
 Index checked_index(const char* name, Number number, int axis) {
-  if (!is_index(number))
+  if (!std::in_range<Index>(number))
     throw_length("tensor or mdspan", name, " must be below 2^", 8 * sizeof(Index) - 1, ", got ", number,
                  " on index ", axis);
   return to_index(number);
@@ -1558,7 +1559,7 @@ class any_integers {
   any_integers(const X& list) : any_integers("counts and offsets", list) {}
   template <whole_number Integer>
   any_integers(const Integer* data, std::size_t size)
-      : data_(data), size_(size), step_(8 * std::int64_t{sizeof(Integer)} + kind_of<Integer>) {
+      : data_(data), size_(size), step_(sizeof(Integer)), read_(as<Integer>) {
     static_assert(sizeof(Integer) <= sizeof(std::int64_t),
                   "counts and offsets: integers have at most 64 bits");
   }
@@ -1576,7 +1577,7 @@ class any_integers {
   ///
   /// Requires:  the integers do not decrease, the first is at most `value`, and the last is larger
   EIGEN_DONT_INLINE neighbours around(std::int64_t value) const {
-    if ((step_ & 7) == kind_of<std::int64_t>)  // the usual type
+    if (read_ == as<std::int64_t>)  // the usual type
       return search(value, [this](std::size_t i) { return as<std::int64_t>(address(i)); });
     return search(value, [this](std::size_t i) { return read(i); });
   }
@@ -1586,12 +1587,9 @@ class any_integers {
   any_integers(const char* name, const X& list) {
     const auto vector = list_of(list).as_vector(name);
     *this = any_integers(vector.data, static_cast<std::size_t>(vector.size()));
-    step_ += 8 * (vector.column_stride - 1) * std::int64_t{sizeof(integer_of<X>)};
+    step_ *= vector.column_stride;
   }
  private:
-  /// Size and sign of a type of integers, in three bits.
-  template <whole_number Integer>
-  static constexpr int kind_of = std::countr_zero(sizeof(Integer)) + (std::is_signed_v<Integer> ? 4 : 0);
   template <class Integer>
   static std::int64_t as(const char* at) {
     Integer value;
@@ -1609,17 +1607,13 @@ class any_integers {
     return {first, read_at(first), read_at(first + 1)};
   }
   const char* address(std::size_t i) const {
-    return static_cast<const char*>(data_) + static_cast<std::int64_t>(i) * (step_ >> 3);
+    return static_cast<const char*>(data_) + static_cast<std::int64_t>(i) * step_;
   }
-  std::int64_t read(std::size_t i) const {
-    static constexpr std::int64_t (*by_kind[])(const char*) = {
-        as<std::uint8_t>, as<std::uint16_t>, as<std::uint32_t>, as<std::uint64_t>,
-        as<std::int8_t>,  as<std::int16_t>,  as<std::int32_t>,  as<std::int64_t>};
-    return by_kind[step_ & 7](address(i));
-  }
+  std::int64_t read(std::size_t i) const { return read_(address(i)); }
   const void* data_ = nullptr;
   std::size_t size_ = 0;
-  std::int64_t step_ = 0;  // 8 times the bytes from one integer to the next, plus their kind
+  std::int64_t step_ = 0;                        // bytes from one integer to the next
+  std::int64_t (*read_)(const char*) = nullptr;  // reads an integer of the type of the list
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_LISTS_HPP
@@ -1760,8 +1754,6 @@ struct listed_positions {
     return batch > 0 ? range : position_range{};
   }
 };
-template <class List>
-listed_positions(List, Index) -> listed_positions<List>;
 /// Token t of row b is at starts[b] + t.
 template <class Integer>
 struct started_rows {
@@ -1847,7 +1839,7 @@ contiguous_positions position_source(Integer start, Index /*tokens*/) {
 }
 template <position_list X>
 auto position_source(const X& ids, Index tokens) {
-  return listed_positions(list_of(ids), tokens);
+  return listed_positions<decltype(list_of(ids))>(list_of(ids), tokens);
 }
 template <class Integer>
 listed_positions<integer_list<Integer>> position_source(const evaluated_list<Integer>& ids, Index tokens) {
@@ -2020,7 +2012,7 @@ std::vector<Range> segment_ranges(const X& offsets, bool causal, const Y& length
   const auto bound = [&](Index s) { return detail::as_position(bounds[s]); };
   const Index segment_count = bounds.size() - 1;
   const std::int64_t end = bounds.size() == 0 ? 0 : bound(segment_count);
-  if (!detail::is_index(end))
+  if (!std::in_range<Index>(end))
     detail::throw_length(function, "offsets must be in [0, 2^", 8 * sizeof(Index) - 1, "), got ", end);
   detail::check_offsets(function, "offsets", bounds.size(), detail::to_index(end), bound);
   if (counts.size() != 0 && counts.size() != segment_count)
@@ -2134,11 +2126,6 @@ struct selected_shape {
   Index key_heads = 1;  // 1: the key heads share the list of their query
   Index keys;           // entries of a list
 };
-namespace detail {
-/// Signed integers of 32 or 64 bits.
-template <class Integer>
-concept key_index = std::signed_integral<Integer> &&(sizeof(Integer) == 4 || sizeof(Integer) == 8);
-}  // namespace detail
 /// The keys that each query attends to, one list per query or per query and key head. A key is given by its
 /// index in the row, as in a mask. Lists are in any order. An entry of -1 ends its list. The object is a view
 /// of the caller's integers, std::int32_t or std::int64_t.
@@ -2223,7 +2210,7 @@ class selected_keys {
   };
   template <class Integer>
   void set_memory(const Integer* lists) {
-    static_assert(detail::key_index<Integer>,
+    static_assert(std::signed_integral<Integer> && (sizeof(Integer) == 4 || sizeof(Integer) == 8),
                   "selected_keys: entries are std::int32_t or std::int64_t, because -1 ends a list");
     memory_ = reinterpret_cast<const char*>(lists);
     is_wide_ = sizeof(Integer) == 8;
@@ -2666,6 +2653,15 @@ EIGEN_ALWAYS_INLINE T rounded(A value) {
 /// that `load` also finds those declared later, in simd/channel_rows.hpp.
 template <int n>
 struct lane_count {};
+#if defined(EIGEN_VECTORIZE_AVX)
+/// Eight channels in two halves, for types that have no instruction for eight.
+template <class T>
+EIGEN_ALWAYS_INLINE auto load_widened(const T* from, lane_count<8>) {
+  constexpr lane_count<4> four{};
+  return _mm256_insertf128_ps(_mm256_castps128_ps256(load_widened(from, four)), load_widened(from + 4, four),
+                              1);
+}
+#endif
 #if ROPE_DETAIL_HALF_INSTRUCTIONS && defined(EIGEN_VECTORIZE_SSE2)
 // Eigen 3.4.0 uses these instructions only with clang, and converts in software with GCC.
 EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, lane_count<4>) {
@@ -2724,11 +2720,6 @@ EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m128 values) {
   _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi32(extended, extended));
 }
 #if defined(EIGEN_VECTORIZE_AVX)
-EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::half* from, lane_count<8>) {
-  constexpr lane_count<4> four{};
-  return _mm256_insertf128_ps(_mm256_castps128_ps256(load_widened(from, four)), load_widened(from + 4, four),
-                              1);
-}
 EIGEN_ALWAYS_INLINE void store_rounded(Eigen::half* to, __m256 values) {
   store_rounded(to, _mm256_castps256_ps128(values));
   store_rounded(to + 4, _mm256_extractf128_ps(values, 1));
@@ -2773,16 +2764,13 @@ inline A multiply_add(A a, A b, A c) {
 #endif
 }
 namespace packet_search {
-/// The packet with n lanes among P, its half, the half of that, and so on, or void if there is none.
+/// The packet with n lanes among P, its half, the half of that, and so on.
 template <class P, int n>
 constexpr auto narrow() {
-  using half = typename Eigen::internal::unpacket_traits<P>::half;
-  if constexpr (int(Eigen::internal::unpacket_traits<P>::size) == n)
+  if constexpr (lanes<P> == n)
     return std::type_identity<P>{};
-  else if constexpr (std::is_same_v<half, P> || int(Eigen::internal::unpacket_traits<P>::size) < n)
-    return std::type_identity<void>{};
   else
-    return narrow<half, n>();
+    return narrow<half_packet<P>, n>();
 }
 }  // namespace packet_search
 /// Whether channels of type T can be rotated in packets P of their arithmetic type.
@@ -3106,20 +3094,24 @@ EIGEN_ALWAYS_INLINE __m256 sums_of_8_lanes(const P* packets, const Add& add) {
 }
 #endif
 /// Sums of the lanes of lanes<P> packets: lane i is the sum of packet i.
-template <class P>
-EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)]) {
+///
+/// \param plus  plus(a, b) adds two packets lane by lane
+template <class P, class Plus>
+EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)], const Plus& plus) {
 #if defined(EIGEN_VECTORIZE_AVX512)
-  if constexpr (lanes<P> == 16)
-    return P(sums_of_16_lanes(packets, [](__m512 a, __m512 b) { return _mm512_add_ps(a, b); }));
+  if constexpr (lanes<P> == 16) return P(sums_of_16_lanes(packets, plus));
 #endif
 #if defined(EIGEN_VECTORIZE_AVX)
-  if constexpr (lanes<P> == 8 && sizeof(P) == 32)
-    return P(sums_of_8_lanes(packets, [](__m256 a, __m256 b) { return _mm256_add_ps(a, b); }));
+  if constexpr (lanes<P> == 8 && sizeof(P) == 32) return P(sums_of_8_lanes(packets, plus));
 #endif
   transpose(packets);
   for (int width = lanes<P> / 2; width > 0; width /= 2)
-    for (int i = 0; i < width; ++i) packets[i] = add(packets[i], packets[i + width]);
+    for (int i = 0; i < width; ++i) packets[i] = plus(packets[i], packets[i + width]);
   return packets[0];
+}
+template <class P>
+EIGEN_ALWAYS_INLINE P sums_of_lanes(P (&packets)[std::size_t(lanes<P>)]) {
+  return sums_of_lanes(packets, [](const P& a, const P& b) { return add(a, b); });
 }
 /// The larger of x and bound, or x if x is NaN. Under -ffast-math compilers may swap the operands of a
 /// maximum, so the instruction is written in assembly. With a NaN, this instruction returns its second
@@ -3233,20 +3225,15 @@ inline constexpr double log2_e = 1.4426950408889634074;
 inline constexpr double ln_2 = 0.69314718055994530942;
 /// Coefficients of (2^r - 1) / r for |r| <= 1/2, highest degree first: the polynomial with the least error at
 /// Chebyshev points. Its error, relative to 2^r, is below 6e-9 (float) and 1e-17 (double).
-inline constexpr float exp2_coefficients_of_float[] = {0.00015453162945120690177f, 0.0013390863364671234381f,
-                                                       0.0096180825572778514913f,  0.055503571142190778186f,
-                                                       0.24022650760568126945f,    0.69314718802622878106f};
-inline constexpr double exp2_coefficients_of_double[] = {
+template <class A>
+inline constexpr A exp2_coefficients[] = {
     4.4549605981865183938e-10,  7.0725859492692236999e-9,  1.0178062445845773521e-7, 1.3215442587921689653e-6,
     0.000015252733829836118394, 0.00015403530441736050155, 0.001333355814641693531,  0.0096181291076068885273,
     0.055504108664821594339,    0.2402265069591009822,     0.69314718055994530942};
-template <class A>
-constexpr const auto& exp2_coefficients() {
-  if constexpr (std::is_same_v<A, float>)
-    return exp2_coefficients_of_float;
-  else
-    return exp2_coefficients_of_double;
-}
+template <>
+inline constexpr float exp2_coefficients<float>[] = {0.00015453162945120690177f, 0.0013390863364671234381f,
+                                                     0.0096180825772578514913f,  0.055503571142190778186f,
+                                                     0.24022650760568126945f,    0.69314718802622878106f};
 /// 2^x for x < 128 (float) or 1024 (double). It is 0 if x is below -125.5 (float) or -1021.5 (double),
 /// including -infinity, so no weight is denormal. (Denormals are slow on some processors.) It is exactly 1 at
 /// 0. It is NaN if x is any NaN, because the last operation is a product, not arithmetic on exponents.
@@ -3259,7 +3246,7 @@ EIGEN_ALWAYS_INLINE P exp2(const P& x) {
   const auto [n, power] = nearest_power(bounded);
   const P r = as_computed<true>(subtract(bounded, n));
   // Twice the polynomial, times half of 2^n.
-  constexpr const auto& coefficients = exp2_coefficients<A>();
+  constexpr const auto& coefficients = exp2_coefficients<A>;
   P p = fill<P>(2 * coefficients[0]);
   for (std::size_t i = 1; i < std::size(coefficients); ++i)
     p = multiply_add(p, r, fill<P>(2 * coefficients[i]));
@@ -3519,7 +3506,7 @@ struct tile_range {
 /// The range, extended to whole packets of `lanes` keys.
 template <Index lanes>
 tile_range packets_of(tile_range range) {
-  return {range.first / lanes * lanes, (range.last + lanes - 1) / lanes * lanes};
+  return {range.first / lanes * lanes, pieces_of(range.last, lanes) * lanes};
 }
 /// The keys of a tile that are visible to a query: all keys of `range`, except the hidden ones if has_holes
 /// is true.
@@ -3618,13 +3605,14 @@ class dropout_mask {
   /// \param probability  of dropping an entry, in [0, 1)
   /// \param seed         any number; equal seeds give equal masks
   constexpr dropout_mask(double probability, std::uint64_t seed)
-      : threshold_(static_cast<std::uint64_t>(probability * 0x1p32)), seed_(finalise(seed + step)) {}
+      : threshold_(static_cast<std::uint64_t>(probability * 0x1p32)), seed_(detail::finalised(seed + step)) {}
   /// The mask along the keys of one query.
   class row {
    public:
     /// Whether the probability of the key at `key_position` is kept.
     constexpr bool keeps(std::int64_t key_position) const {
-      return (finalise(state_ + step * static_cast<std::uint64_t>(key_position)) >> 32) >= threshold_;
+      return (detail::finalised(state_ + step * static_cast<std::uint64_t>(key_position)) >> 32) >=
+             threshold_;
     }
    private:
     friend class dropout_mask;
@@ -3633,9 +3621,9 @@ class dropout_mask {
   };
   /// The mask of the query at `query_position` of head `query_head` in row `batch_row`.
   constexpr row row_of(Index batch_row, Index query_head, std::int64_t query_position) const {
-    const std::uint64_t where = finalise(
+    const std::uint64_t where = detail::finalised(
         seed_ ^ (static_cast<std::uint64_t>(batch_row) << 32 | static_cast<std::uint64_t>(query_head)));
-    return {finalise(where + step * static_cast<std::uint64_t>(query_position)), threshold_};
+    return {detail::finalised(where + step * static_cast<std::uint64_t>(query_position)), threshold_};
   }
   /// Whether the probability of this query and the key at `key_position` is kept.
   constexpr bool keeps(Index batch_row, Index query_head, std::int64_t query_position,
@@ -3644,11 +3632,6 @@ class dropout_mask {
   }
  private:
   static constexpr std::uint64_t step = 0x9e3779b97f4a7c15u;  // odd: distinct positions give distinct words
-  static constexpr std::uint64_t finalise(std::uint64_t word) {
-    word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9u;
-    word = (word ^ (word >> 27)) * 0x94d049bb133111ebu;
-    return word ^ (word >> 31);
-  }
   std::uint64_t threshold_;
   std::uint64_t seed_;
 };
@@ -3711,7 +3694,7 @@ class scratch_piece {
     check_block("scratch", count, size);
     if (bytes_ < count * size) {
       release();
-      memory_ = allocate_block("scratch", count, size);
+      memory_ = allocate_block(count * size);
       bytes_ = count * size;
     }
     return memory_;
@@ -4061,17 +4044,25 @@ EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, lane_count<4>
   return _mm_castsi128_ps(
       _mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
 }
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, lane_count<4>) {
+  std::int32_t four;
+  std::memcpy(&four, from, sizeof four);
+  const __m128i packed = _mm_cvtsi32_si128(four);
+#if defined(EIGEN_VECTORIZE_SSE4_1)
+  return _mm_cvtepi32_ps(_mm_cvtepi8_epi32(packed));
+#else
+  const __m128i zero = _mm_setzero_si128(), upper = _mm_unpacklo_epi16(zero, _mm_unpacklo_epi8(zero, packed));
+  return _mm_cvtepi32_ps(_mm_srai_epi32(upper, 24));
 #endif
-#if defined(EIGEN_VECTORIZE_AVX)
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX2)
 EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, lane_count<8>) {
   const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-#if defined(EIGEN_VECTORIZE_AVX2)
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(packed), 16));
-#else
-  const __m128i zero = _mm_setzero_si128();
-  return _mm256_castsi256_ps(_mm256_insertf128_si256(_mm256_castsi128_si256(_mm_unpacklo_epi16(zero, packed)),
-                                                     _mm_unpackhi_epi16(zero, packed), 1));
-#endif
+}
+EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, lane_count<8>) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
 }
 #endif
 #if defined(EIGEN_VECTORIZE_AVX512)
@@ -4079,35 +4070,6 @@ EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, lane_count<16
   return _mm512_castsi512_ps(_mm512_slli_epi32(
       _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))), 16));
 }
-#endif
-#if defined(EIGEN_VECTORIZE_SSE)
-/// Four integers in the lanes of a register.
-EIGEN_ALWAYS_INLINE __m128i load_four(const std::int8_t* from) {
-  std::int32_t four;
-  std::memcpy(&four, from, sizeof four);
-  const __m128i packed = _mm_cvtsi32_si128(four);
-#if defined(EIGEN_VECTORIZE_SSE4_1)
-  return _mm_cvtepi8_epi32(packed);
-#else
-  const __m128i zero = _mm_setzero_si128();
-  return _mm_srai_epi32(_mm_unpacklo_epi16(zero, _mm_unpacklo_epi8(zero, packed)), 24);
-#endif
-}
-EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, lane_count<4>) {
-  return _mm_cvtepi32_ps(load_four(from));
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX)
-EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, lane_count<8>) {
-#if defined(EIGEN_VECTORIZE_AVX2)
-  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
-#else
-  return _mm256_cvtepi32_ps(
-      _mm256_insertf128_si256(_mm256_castsi128_si256(load_four(from)), load_four(from + 4), 1));
-#endif
-}
-#endif
-#if defined(EIGEN_VECTORIZE_AVX512)
 EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, lane_count<16>) {
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
 }
@@ -4269,6 +4231,8 @@ float quantize_channels(const float* x, Index count, Integer* out, std::int32_t 
 #ifndef ROPE_BASE_SIMD_PACKET_PAIRS_HPP
 #define ROPE_BASE_SIMD_PACKET_PAIRS_HPP
 /// Splits a run of channels into a packet of the even and a packet of the odd channels.
+///
+/// What products of pairs of adjacent bfloat16 and of adjacent integers share.
 ROPE_DETAIL_QUIET_BEGIN
 namespace rope::inline ROPE_ABI::detail {
 /// Entries from[0], from[2], ... in one packet and from[1], from[3], ... in another.
@@ -4277,6 +4241,65 @@ struct even_odd {
   P even;
   P odd;
 };
+/// Pairs of adjacent numbers that are multiplied one by one: the scalar version of types that multiply
+/// packets of pairs, except for multiply_add. panels.hpp describes the members.
+template <class Number, class Stored, class Sum>
+struct single_pairs {
+  struct pairs {
+    Number even, odd;
+  };
+  using number = Number;
+  using stored = Stored;
+  using sum = Sum;
+  using sums = Sum;
+  using reals = float;
+  static constexpr Index lanes = 1;
+  static sums zero() { return 0; }
+  template <class X>
+  static pairs load(const X* from) {
+    return {from[0], from[1]};
+  }
+  template <class X>
+  static pairs load_first(const X* from, Index count) {
+    return {count > 0 ? Number(from[0]) : Number{}, count > 1 ? Number(from[1]) : Number{}};
+  }
+  static pairs fill(const number* from) { return load(from); }
+  static even_odd<pairs> of_tokens(const pairs& first, const pairs& second) {
+    return {{first.even, second.even}, {first.odd, second.odd}};
+  }
+  static constexpr Index place_of_channel(Index c) { return c; }
+  static reals as_reals(sums of) { return static_cast<float>(of); }
+  static even_odd<sums> load_sums(const sum* from) { return {from[0], from[1]}; }
+  static void store_sums(sum* to, sums first, sums second) {
+    to[0] = first;
+    to[1] = second;
+  }
+  static void store_sums_of_lanes(sum* to, const sums (&of)[1]) { to[0] = of[0]; }
+};
+/// One pair of 16-bit numbers in every lane.
+template <class Bits>
+EIGEN_ALWAYS_INLINE Bits fill_pair(const void* from) {
+  std::int32_t both;
+  std::memcpy(&both, from, sizeof both);
+  return fill<Bits>(both);
+}
+/// The pairs of the first `count` channels, at most 2 * lanes, followed by zeros.
+template <class Products, class X>
+EIGEN_ALWAYS_INLINE typename Products::pairs load_first_pairs(const X* from, Index count) {
+#if defined(EIGEN_VECTORIZE_AVX512) && defined(__AVX512BW__) && defined(__AVX512VL__)
+  if constexpr (sizeof(typename Products::pairs) == 64) {
+    using pairs = typename Products::pairs;
+    const auto first = static_cast<__mmask32>((std::uint64_t{1} << count) - 1);
+    if constexpr (sizeof(X) == 1)
+      return pairs(_mm512_cvtepi8_epi16(_mm256_maskz_loadu_epi8(first, from)));
+    else
+      return pairs(_mm512_maskz_loadu_epi16(first, from));
+  }
+#endif
+  X padded[std::size_t(2 * Products::lanes)] = {};
+  std::copy_n(from, count, padded);
+  return Products::load(padded);
+}
 template <class P, class A>
 EIGEN_ALWAYS_INLINE even_odd<P> load_even_odd(const A* from) {
 #if defined(EIGEN_VECTORIZE_SSE)
@@ -4329,8 +4352,6 @@ EIGEN_ALWAYS_INLINE __m128 even_lanes(__m128 a, __m128 b) { return _mm_shuffle_p
 EIGEN_ALWAYS_INLINE __m128 odd_lanes(__m128 a, __m128 b) { return _mm_shuffle_ps(a, b, 0xdd); }
 EIGEN_ALWAYS_INLINE __m128 low_lanes(__m128 a, __m128 b) { return _mm_unpacklo_ps(a, b); }
 EIGEN_ALWAYS_INLINE __m128 high_lanes(__m128 a, __m128 b) { return _mm_unpackhi_ps(a, b); }
-EIGEN_ALWAYS_INLINE __m128d even_lanes(__m128d a, __m128d b) { return _mm_unpacklo_pd(a, b); }
-EIGEN_ALWAYS_INLINE __m128d odd_lanes(__m128d a, __m128d b) { return _mm_unpackhi_pd(a, b); }
 EIGEN_ALWAYS_INLINE __m128d low_lanes(__m128d a, __m128d b) { return _mm_unpacklo_pd(a, b); }
 EIGEN_ALWAYS_INLINE __m128d high_lanes(__m128d a, __m128d b) { return _mm_unpackhi_pd(a, b); }
 #endif
@@ -4339,8 +4360,6 @@ EIGEN_ALWAYS_INLINE __m256 even_lanes(__m256 a, __m256 b) { return _mm256_shuffl
 EIGEN_ALWAYS_INLINE __m256 odd_lanes(__m256 a, __m256 b) { return _mm256_shuffle_ps(a, b, 0xdd); }
 EIGEN_ALWAYS_INLINE __m256 low_lanes(__m256 a, __m256 b) { return _mm256_unpacklo_ps(a, b); }
 EIGEN_ALWAYS_INLINE __m256 high_lanes(__m256 a, __m256 b) { return _mm256_unpackhi_ps(a, b); }
-EIGEN_ALWAYS_INLINE __m256d even_lanes(__m256d a, __m256d b) { return _mm256_unpacklo_pd(a, b); }
-EIGEN_ALWAYS_INLINE __m256d odd_lanes(__m256d a, __m256d b) { return _mm256_unpackhi_pd(a, b); }
 EIGEN_ALWAYS_INLINE __m256d low_lanes(__m256d a, __m256d b) { return _mm256_unpacklo_pd(a, b); }
 EIGEN_ALWAYS_INLINE __m256d high_lanes(__m256d a, __m256d b) { return _mm256_unpackhi_pd(a, b); }
 #endif
@@ -4349,8 +4368,6 @@ EIGEN_ALWAYS_INLINE __m512 even_lanes(__m512 a, __m512 b) { return _mm512_shuffl
 EIGEN_ALWAYS_INLINE __m512 odd_lanes(__m512 a, __m512 b) { return _mm512_shuffle_ps(a, b, 0xdd); }
 EIGEN_ALWAYS_INLINE __m512 low_lanes(__m512 a, __m512 b) { return _mm512_unpacklo_ps(a, b); }
 EIGEN_ALWAYS_INLINE __m512 high_lanes(__m512 a, __m512 b) { return _mm512_unpackhi_ps(a, b); }
-EIGEN_ALWAYS_INLINE __m512d even_lanes(__m512d a, __m512d b) { return _mm512_unpacklo_pd(a, b); }
-EIGEN_ALWAYS_INLINE __m512d odd_lanes(__m512d a, __m512d b) { return _mm512_unpackhi_pd(a, b); }
 EIGEN_ALWAYS_INLINE __m512d low_lanes(__m512d a, __m512d b) { return _mm512_unpacklo_pd(a, b); }
 EIGEN_ALWAYS_INLINE __m512d high_lanes(__m512d a, __m512d b) { return _mm512_unpackhi_pd(a, b); }
 #endif
@@ -4358,7 +4375,10 @@ EIGEN_ALWAYS_INLINE __m512d high_lanes(__m512d a, __m512d b) { return _mm512_unp
 template <class P, class T>
 EIGEN_ALWAYS_INLINE even_odd<P> load_pairs(const T* from) {
   const P a = load<P>(from), b = load<P>(from + lanes<P>);
-  return {P(even_lanes(a, b)), P(odd_lanes(a, b))};
+  if constexpr (std::is_same_v<T, double>)  // 128 bits are two lanes
+    return {P(low_lanes(a, b)), P(high_lanes(a, b))};
+  else
+    return {P(even_lanes(a, b)), P(odd_lanes(a, b))};
 }
 /// The inverse of load_pairs.
 template <class P, class T>
@@ -4482,7 +4502,7 @@ struct panel_shape {
   static constexpr Index tile = 128;
   static_assert(tile % width == 0);
   /// `count` rounded up to whole panels.
-  static constexpr Index padded(Index count) { return (count + width - 1) / width * width; }
+  static constexpr Index padded(Index count) { return pieces_of(count, width) * width; }
 };
 /// Products in the arithmetic type, with the members that strip_sums uses.
 template <class A>
@@ -5434,6 +5454,21 @@ constexpr uint128 multiply_upper(uint128 a, uint128 b) {
   const uint128 top = multiply(a.hi, b.hi);
   return top + uint128{0, multiply(a.hi, b.lo).hi} + uint128{0, multiply(a.lo, b.hi).hi};
 }
+/// |x| = significand * 2^exponent, exactly, of a finite double x.
+struct binary {
+  std::uint64_t significand;
+  int exponent;
+};
+constexpr binary binary_of(double x) {
+  const auto bits = bit_cast<std::uint64_t>(x);
+  const std::uint64_t fraction = bits & 0x000fffffffffffffu;
+  const int exponent = static_cast<int>(bits >> 52 & 0x7ff);
+  return exponent == 0 ? binary{fraction, -1074} : binary{fraction | 0x0010000000000000u, exponent - 1075};
+}
+/// |x| of an integer.
+constexpr binary binary_of(std::int64_t x) {
+  return {x < 0 ? 0 - static_cast<std::uint64_t>(x) : static_cast<std::uint64_t>(x), 0};
+}
 }  // namespace rope::inline ROPE_ABI::detail
 namespace rope::inline ROPE_ABI {
 /// A real number of 128 significant bits, computed in integers. A schedule computed with it has the same bits
@@ -5459,12 +5494,9 @@ class wide_real {
       : wide_real(x < 0, {0, x < 0 ? 0 - static_cast<std::uint64_t>(x) : static_cast<std::uint64_t>(x)}, 0) {}
   /// A double, exactly. Infinity and NaN become infinite.
   constexpr wide_real(double x) {
-    const auto bits = detail::bit_cast<std::uint64_t>(x);
-    const std::uint64_t fraction = bits & 0x000fffffffffffffu;
-    const int exponent = static_cast<int>(bits >> 52 & 0x7ff);
-    *this = wide_real(bits >> 63 != 0, {0, exponent == 0 ? fraction : fraction | std::uint64_t{1} << 52},
-                      (exponent == 0 ? 1 : exponent) - 1075);
-    if (exponent == 0x7ff) *this = infinite(bits >> 63 != 0);
+    const bool negative = detail::bit_cast<std::uint64_t>(x) >> 63 != 0;
+    const auto [significand, exponent] = detail::binary_of(x);
+    *this = detail::is_finite(x) ? wide_real(negative, {0, significand}, exponent) : infinite(negative);
   }
   /// pi.
   static constexpr wide_real pi() { return {false, {0xc90fdaa22168c234u, 0xc4c6628b80dc1cd1u}, -126}; }
@@ -5493,11 +5525,7 @@ class wide_real {
     return x;
   }
   friend constexpr wide_real operator+(wide_real a, wide_real b) {
-    if (a.exponent_ < b.exponent_) {
-      const wide_real exchanged = a;
-      a = b;
-      b = exchanged;
-    }
+    if (a.exponent_ < b.exponent_) std::swap(a, b);
     if (a.is_infinite()) return a;
     const detail::uint128 addend = shifted(b.significand_, a.exponent_ - b.exponent_);
     if (a.negative_ != b.negative_)
@@ -5563,7 +5591,8 @@ class wide_real {
   /// The largest integer that is at most x.
   friend constexpr wide_real floor(wide_real x) {
     if (x.exponent_ >= 0) return x;
-    const wide_real cut = x.truncated();
+    if (x.exponent_ < -127) return x.negative_ ? -1 : 0;
+    const wide_real cut = {x.negative_, x.significand_ >> -x.exponent_ << -x.exponent_, x.exponent_};
     return x.negative_ && cut != x ? cut - 1 : cut;
   }
   /// The smallest integer that is at least x.
@@ -5586,7 +5615,8 @@ class wide_real {
       sum = inverse_factorials[n] + detail::multiply_upper(y, sum);
     detail::uint128 u = y + detail::multiply_upper(y, detail::multiply_upper(y, sum));
     for (int n = 0; n < 4; ++n) u = (u << 1) + detail::multiply_upper(u, u);
-    return {false, (detail::uint128{0, 1} << 127) + (u >> 1), powers.to_int() - 127};
+    const auto exponent = static_cast<int>(static_cast<double>(powers));
+    return {false, (detail::uint128{0, 1} << 127) + (u >> 1), exponent - 127};
   }
   /// The natural logarithm.  Requires: x is positive; otherwise the result is infinite
   friend constexpr wide_real log(wide_real x) {
@@ -5618,31 +5648,17 @@ class wide_real {
     significand_ = significand << zeros;
     exponent_ = exponent - zeros;
     negative_ = negative;
-    if (exponent_ >= too_large) *this = infinite(negative);
     if (exponent_ <= -too_large) *this = wide_real();
+    if (exponent_ >= too_large) {
+      significand_ = detail::uint128{0, 1} << 127;
+      exponent_ = too_large;
+    }
   }
-  static constexpr wide_real infinite(bool negative) {
-    wide_real x;
-    x.significand_ = detail::uint128{0, 1} << 127;
-    x.exponent_ = too_large;
-    x.negative_ = negative;
-    return x;
-  }
+  static constexpr wide_real infinite(bool negative) { return {negative, {0, 1}, 2 * too_large}; }
   static constexpr wide_real ln2() { return {false, {0xb17217f7d1cf79abu, 0xc9e3b39803f2f6afu}, -128}; }
   /// x / 2^places, rounded down.  Requires: places >= 0
   static constexpr detail::uint128 shifted(detail::uint128 x, int places) {
     return places > 127 ? detail::uint128{} : x >> places;
-  }
-  /// The number without the bits below 1.  Requires: exponent_ < 0
-  constexpr wide_real truncated() const {
-    if (exponent_ < -127) return {};
-    return {negative_, significand_ >> -exponent_ << -exponent_, exponent_};
-  }
-  /// Requires: an integer of a magnitude below 2^31
-  constexpr int to_int() const {
-    if (significand_ == detail::uint128{}) return 0;
-    const auto magnitude = static_cast<int>((significand_ >> -exponent_).lo);
-    return negative_ ? -magnitude : magnitude;
   }
   /// 2^128 / n! for n = 2, 3, ..., 19.
   static constexpr std::array<detail::uint128, 18> inverse_factorials = [] {
@@ -5747,8 +5763,8 @@ class frequencies {
   /// Accuracy:  relative error below 5.4 * 2^-53, with the same bits in every build
   /// Source:    lucidrains/rotary-embedding-torch, `freqs_for = 'pixel'`
   static frequencies pixel(Index rotary_dim, double max_freq = 10.0) {
-    if (!detail::is_finite(max_freq) || max_freq < 2)
-      detail::throw_invalid("frequencies::pixel", "max_freq must be finite and at least 2, got ", max_freq);
+    detail::check_finite("frequencies::pixel", max_freq >= 2, "max_freq must be finite and at least 2",
+                         max_freq);
     require_even(rotary_dim);
     const Index pairs = rotary_dim / 2;
     require_addressable(pairs);
@@ -5780,8 +5796,7 @@ class frequencies {
   ///          in magnitude, or attention_factor is not finite and positive
   template <class Derived>
   static frequencies custom(const Eigen::DenseBase<Derived>& inv_freq, double attention_factor = 1.0) {
-    using scalar = typename Derived::Scalar;
-    static_assert(std::is_same_v<scalar, float> || std::is_same_v<scalar, double>,
+    static_assert(detail::is_real<Derived>,
                   "frequencies::custom: inv_freq is float or double; 16-bit types lose the angle");
     if constexpr (Derived::RowsAtCompileTime == 1)
       return frequencies(number_array<double>(inv_freq.derived().transpose().template cast<double>()),
@@ -5829,9 +5844,8 @@ class frequencies {
         if (!detail::is_finite(inv_freq_(i, a)) || (std::abs)(inv_freq_(i, a)) >= 0x1p64)
           detail::throw_invalid("frequencies", "inv_freq must be finite and below 2^64 in magnitude, got ",
                                 inv_freq_(i, a), " at pair ", i, ", axis ", a);
-    if (!detail::is_finite(attention_factor) || attention_factor <= 0)
-      detail::throw_invalid("frequencies", "attention_factor must be finite and positive, got ",
-                            attention_factor);
+    detail::check_finite("frequencies", attention_factor > 0, "attention_factor must be finite and positive",
+                         attention_factor);
   }
   explicit frequencies(const schedule& axis) : frequencies(rounded(axis), axis.attention_factor) {}
   static number_array<double> rounded(const schedule& axis) {
@@ -5847,8 +5861,7 @@ class frequencies {
     // Integers are checked before they become an Index, which may have too few bits.
     const std::conditional_t<std::is_integral_v<Integer>, Integer, Index> given = rotary_dim;
     require_even(given);
-    if (!detail::is_finite(base) || base <= 1)
-      detail::throw_invalid("frequencies", "base must be finite and greater than 1, got ", base);
+    detail::check_finite("frequencies", base > 1, "base must be finite and greater than 1", base);
     if (std::cmp_greater(+given, 65536))  // + promotes bool and characters
       detail::throw_invalid("frequencies",
                             "rotary_dim must be at most 65536 and comes first, then the base: "
@@ -5903,7 +5916,7 @@ template <std::integral First, std::integral Last>
 Index checked_rows(const char* function, First first, Last last) {
   const std::int64_t from = checked_position(function, first), to = checked_position(function, last);
   if (to < from) throw_invalid(function, "last must not be below first, got [", from, ", ", to, ")");
-  if (!difference_is_position(to, from) || !is_index(to - from))
+  if (!difference_is_position(to, from) || !std::in_range<Index>(to - from))
     throw_length(function, "too many positions in [", from, ", ", to, ")");
   return to_index(to - from);
 }
@@ -6109,21 +6122,6 @@ struct phase {
   }
 };
 namespace detail {
-/// |x| = significand * 2^exponent, exactly, of a finite double x.
-struct binary {
-  std::uint64_t significand;
-  int exponent;
-};
-inline binary binary_of(double x) {
-  const auto bits = detail::bit_cast<std::uint64_t>(x);
-  const std::uint64_t fraction = bits & 0x000fffffffffffffu;
-  const int exponent = static_cast<int>(bits >> 52 & 0x7ff);
-  return exponent == 0 ? binary{fraction, -1074} : binary{fraction | 0x0010000000000000u, exponent - 1075};
-}
-/// |x| of an integer.
-inline binary binary_of(std::int64_t x) {
-  return {x < 0 ? 0 - static_cast<std::uint64_t>(x) : static_cast<std::uint64_t>(x), 0};
-}
 /// |inv_freq * coordinate| / (2 pi) turns as a binary number, too small by at most 2^-384 |inv_freq *
 /// coordinate|.
 class binary_turns {
@@ -6275,11 +6273,7 @@ namespace rope::inline ROPE_ABI::detail {
 /// The frequency of one pair on one axis.
 struct pair_frequency {
   double inv_freq = 0;
-  phase step;  // for one unit of position
-  pair_frequency() = default;
-  /// Requires: turns == binary_turns(frequency, 1.0)
-  pair_frequency(double frequency, const binary_turns& turns)
-      : inv_freq(frequency), step(frequency < 0 ? -turns.rounded() : turns.rounded()) {}
+  phase step = {};  // for one unit of position
   EIGEN_ALWAYS_INLINE phase at(std::int64_t position) const { return phase_at(step, inv_freq, position); }
   /// Requires: |coordinate| <= 2^53
   EIGEN_ALWAYS_INLINE phase at(double coordinate) const {
@@ -6297,14 +6291,14 @@ class row_angles {
   static constexpr Index block = 16;
   explicit row_angles(const frequencies& of)
       : frequencies_(of.pairs(), of.axes(), {}),
-        words_((of.pairs() + block - 1) / block * block, columns * of.axes(), 0) {
+        words_(pieces_of(of.pairs(), block) * block, columns * of.axes(), 0) {
     for (Index a = 0; a < axes(); ++a)
       for (Index i = 0; i < pairs(); ++i) {
         const double inv_freq = of.inv_freq(i, a);
         slowest_ = (std::min)(slowest_, (std::abs)(inv_freq));
         if (equal(inv_freq, 0)) continue;
         const binary_turns turns(inv_freq, 1.0);
-        frequencies_(i, a) = pair_frequency(inv_freq, turns);
+        frequencies_(i, a) = {inv_freq, inv_freq < 0 ? -turns.rounded() : turns.rounded()};
         for (int k = 0; k < 3; ++k) {
           const std::uint64_t word = turns.word_from(-64 * k);
           words_(i, columns * a + 2 * k + 1) = static_cast<std::uint32_t>(word >> 32);
@@ -6680,7 +6674,9 @@ class frequency_table {
   template <std::integral First, std::integral Last>
   frequency_table(const frequencies& of, First first, Last last)
       : frequency_table(of, static_cast<std::int64_t>(first),
-                        detail::checked_rows("frequency_table", first, last), range_tag{}) {}
+                        detail::checked_rows("frequency_table", first, last), "frequency_table") {
+    write_positions();
+  }
   /// One row per token, at the coordinates of that token. Row r has position r. To make such a table in
   /// every decoding step without allocating memory, use row_maker::table.
   ///
@@ -6695,8 +6691,7 @@ class frequency_table {
   ///            one to three axes
   template <class Derived>
   frequency_table(const frequencies& of, const Eigen::DenseBase<Derived>& coordinates)
-      : frequency_table(of, detail::checked_coordinates("frequency_table", of.axes(), coordinates),
-                        coordinates_tag{}) {}
+      : frequency_table(of, detail::checked_coordinates("frequency_table", of.axes(), coordinates)) {}
   /// Reports a rotary_dim or a model in place of frequencies, at compile time.
   template <class X, std::integral... Counts>
   requires(!std::is_convertible_v<const X&, const frequencies&> && sizeof...(Counts) > 0)
@@ -6815,21 +6810,13 @@ class frequency_table {
  private:
   friend struct detail::given_entries;
   friend class row_maker<S>;
-  struct range_tag {};
-  struct coordinates_tag {};
   /// Leaves the rows unwritten. Messages name `function`.
   frequency_table(const frequencies& of, std::int64_t first, Index rows, const char* function)
       : frequencies_(of),
         first_(first),
         fingerprint_(detail::checked_fingerprint<S>(of, function)),
         entries_(2 * pairs(), detail::checked_entries<S>(rows, pairs(), function)) {}
-  frequency_table(const frequencies& of, std::int64_t first, Index rows, range_tag)
-      : frequency_table(of, first, rows, "frequency_table") {
-    require_one_axis();
-    const detail::row_angles angles(of);
-    for (Index r = 0; r < this->rows(); ++r) write_row(r, angles, [&](Index) { return first + r; });
-  }
-  frequency_table(const frequencies& of, number_array<double> coordinates, coordinates_tag)
+  frequency_table(const frequencies& of, number_array<double> coordinates)
       : frequency_table(of, 0, coordinates.rows(), "frequency_table") {
     at_origin_ = number_array<unsigned char>(rows(), 1);
     write_rows(std::move(coordinates), detail::row_angles(of));
@@ -6842,6 +6829,12 @@ class frequency_table {
         fingerprint_(fingerprint),
         entries_(std::move(entries)),
         at_origin_(std::move(at_origin)) {}
+  void write_positions() {
+    require_one_axis();
+    const detail::row_angles angles(frequencies_);
+    for (Index r = 0; r < rows(); ++r)
+      write_row(r, angles, [position = first_ + r](Index) { return position; });
+  }
   void write_rows(number_array<double> coordinates, const detail::row_angles& angles) {
     coordinates_ = std::move(coordinates);
     fingerprint_ = detail::mix(fingerprint_, coordinates_.rows(), coordinates_.cols(), coordinates_);
@@ -7203,35 +7196,6 @@ struct table_row {
   const S* sin;
   Index pairs;
   S scale;
-  const S* cos_from(Index pair) const { return cos + pair; }
-  const S* sin_from(Index pair) const { return sin + pair; }
-};
-/// A table row in the order of pairs `before`, ..., pairs - 1, 0, ..., before - 1. A packet of n entries may
-/// start at any multiple of n.
-template <class S, bool is_inverse, int n>
-struct row_from_pair {
-  static constexpr bool inverse = is_inverse;
-  Index pairs;
-  S scale;
-  row_from_pair(const table_row<S, inverse>& row, Index before)
-      : pairs(row.pairs),
-        scale(row.scale),
-        whole_((row.pairs - before) / n * n),
-        cos_(row.cos + before),
-        sin_(row.sin + before) {
-    const Index end = pairs - before;
-    for (Index i = whole_; i < pairs; ++i) {
-      last_cos_[i - whole_] = row.cos[i < end ? i + before : i - end];
-      last_sin_[i - whole_] = row.sin[i < end ? i + before : i - end];
-    }
-  }
-  const S* cos_from(Index pair) const { return pair < whole_ ? cos_ + pair : last_cos_ + (pair - whole_); }
-  const S* sin_from(Index pair) const { return pair < whole_ ? sin_ + pair : last_sin_ + (pair - whole_); }
- private:
-  Index whole_;  // pairs in packets without pair 0
-  const S* cos_;
-  const S* sin_;
-  S last_cos_[std::size_t(2 * n)], last_sin_[std::size_t(2 * n)];
 };
 /// The heads of one token: `heads` rows of channels, read from `in` and written to `out`, which may be `in`.
 template <class T>
@@ -7253,8 +7217,8 @@ EIGEN_DONT_INLINE void rotate_scalars(token_heads<T> x, Row row, Index first, In
   using A = std::common_type_t<arithmetic<T>, S>;
   for (Index i = first; i < last; ++i) {
     const Index u = Layout::first(i, row.pairs), v = Layout::second(i, row.pairs);
-    const A c = static_cast<A>(Row::inverse ? *row.cos_from(i) * row.scale : *row.cos_from(i));
-    const A s = static_cast<A>(Row::inverse ? *row.sin_from(i) * -row.scale : *row.sin_from(i));
+    const A c = static_cast<A>(Row::inverse ? row.cos[i] * row.scale : row.cos[i]);
+    const A s = static_cast<A>(Row::inverse ? row.sin[i] * -row.scale : row.sin[i]);
     const T* in = x.in;
     T* out = x.out;
     for (Index h = 0; h < x.heads; ++h, in += x.in_stride, out += x.out_stride) {
@@ -7278,7 +7242,7 @@ struct rotation_step<half_split, T, P> {
   P c, s;
   template <class Row>
   EIGEN_ALWAYS_INLINE rotation_step(const Row& row, Index first)
-      : c(load<P>(row.cos_from(first))), s(load<P>(row.sin_from(first))) {
+      : c(load<P>(row.cos + first)), s(load<P>(row.sin + first)) {
     if constexpr (Row::inverse) c = multiply(c, fill<P>(row.scale)), s = multiply(s, fill<P>(-row.scale));
   }
   EIGEN_ALWAYS_INLINE static P read_early(const T* in) { return load<P>(in); }
@@ -7295,7 +7259,7 @@ struct rotation_step<half_split, Eigen::bfloat16, P> {
   even_odd<P> c, s;
   template <class Row>
   EIGEN_ALWAYS_INLINE rotation_step(const Row& row, Index first)
-      : c(load_even_odd<P>(row.cos_from(first))), s(load_even_odd<P>(row.sin_from(first))) {
+      : c(load_even_odd<P>(row.cos + first)), s(load_even_odd<P>(row.sin + first)) {
     if constexpr (Row::inverse) {
       c = {multiply(c.even, fill<P>(row.scale)), multiply(c.odd, fill<P>(row.scale))};
       s = {multiply(s.even, fill<P>(-row.scale)), multiply(s.odd, fill<P>(-row.scale))};
@@ -7320,7 +7284,7 @@ requires(can_split_even_odd<T, P>) struct rotation_step<interleaved, T, P> {
   P c, s;
   template <class Row>
   EIGEN_ALWAYS_INLINE rotation_step(const Row& row, Index first)
-      : c(load_pair_entries<P, T>(row.cos_from(first))), s(load_pair_entries<P, T>(row.sin_from(first))) {
+      : c(load_pair_entries<P, T>(row.cos + first)), s(load_pair_entries<P, T>(row.sin + first)) {
     if constexpr (Row::inverse) c = multiply(c, fill<P>(row.scale)), s = multiply(s, fill<P>(-row.scale));
   }
   EIGEN_ALWAYS_INLINE static even_odd<P> read_early(const T* in) { return load_pairs<P>(in); }
@@ -7336,8 +7300,8 @@ struct swapping_step {
   P c, s;  // s: -sin for u, sin for v
   template <class Row>
   EIGEN_ALWAYS_INLINE swapping_step(const Row& row, Index first)
-      : c(load_each_twice<P>(row.cos_from(first))),
-        s(multiply(load_each_twice<P>(row.sin_from(first)), alternating_signs<P>())) {
+      : c(load_each_twice<P>(row.cos + first)),
+        s(multiply(load_each_twice<P>(row.sin + first), alternating_signs<P>())) {
     if constexpr (Row::inverse) c = multiply(c, fill<P>(row.scale)), s = multiply(s, fill<P>(-row.scale));
   }
   EIGEN_ALWAYS_INLINE static P read_early(const T* in) { return load<P>(in); }
@@ -7359,7 +7323,7 @@ struct rotation_step<half_split, float, two_floats<P>> {
   P c, s;
   template <class Row>
   EIGEN_ALWAYS_INLINE rotation_step(const Row& row, Index first)
-      : c(load_two(row.cos_from(first))), s(load_two(row.sin_from(first))) {
+      : c(load_two(row.cos + first)), s(load_two(row.sin + first)) {
     if constexpr (Row::inverse) c = multiply(c, fill<P>(row.scale)), s = multiply(s, fill<P>(-row.scale));
   }
   EIGEN_ALWAYS_INLINE static P read_early(const float* in) { return load_two(in); }
@@ -7468,50 +7432,32 @@ inline constexpr Index pairs_in_block = [] {
   else
     return 0;
 }();
-/// Rotates contiguous interleaved heads that do not begin at a cache line, from the first line boundary on.
-/// From their own start, every packet as wide as a line would cross a line boundary. The row begins with the
-/// first pair after that boundary, so the last packets of a head also contain the first pairs of the next
-/// head.
-///
-/// \param before  pairs before the first line boundary
-template <class Layout, class P, class T, class S, bool inverse>
-EIGEN_ALWAYS_INLINE void rotate_from_line(token_heads<T> x, table_row<S, inverse> row, Index before) {
-  const row_from_pair<S, inverse, lanes<P>> shifted(row, before);
-  rotate_packets<Layout, half_packet<P>, 1>(x.range(0, 1), row, 0, before);
-  rotate_packets<Layout, P, steps_in_block<Layout, T, P>>(
-      token_heads<T>{x.in + 2 * before, x.out + 2 * before, x.heads - 1, x.in_stride, x.out_stride}, shifted,
-      0, row.pairs);
-  rotate_packets<Layout, half_packet<P>, 1>(x.range(x.heads - 1, 1), row, before, row.pairs);
-}
 /// Rotates every head of one token. `in_cache` is whether its channels are probably in a cache.
+///
+/// Memory of std::vector and malloc often begins 16 bytes after a multiple of 64. Wide packets would then
+/// cross cache lines, and a store that does takes about twice as long. The pairs up to the first multiple of
+/// the packet size are therefore rotated in packets of half the width. This costs more than it saves in one
+/// or two heads, in channels of 16 bits and, for interleaved pairs, in channels that are not in a cache.
 ///
 /// \tparam single  whether there is one head, for which single steps are faster than blocks
 template <class Layout, bool single = false, class T, class S, bool inverse>
 EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> row, bool in_cache = true) {
   using P = packet<arithmetic<T>>;
   if constexpr (rotates_in_packets<Layout, T, S>) {
-    Index first = 0;
-    if constexpr (sizeof(P) == line_of_cache) {
-      // If heads do not begin at a cache line, every packet as wide as a line would cross into the next line.
-      // Three to 15 heads are then rotated in smaller packets up to the first line boundary: in half_split
-      // with at least 128 channels, in interleaved only if they are in a cache. 16 or more contiguous
-      // interleaved heads: see rotate_from_line. Other heads are rotated from their start.
-      constexpr bool pairwise = std::is_same_v<Layout, interleaved>;
-      const bool few = x.heads < 16;
-      const Index past = Index(reinterpret_cast<std::uintptr_t>(x.in) % line_of_cache),
-                  pairs = (line_of_cache - past) / Index(sizeof(T)) / (pairwise ? 2 : 1);
-      if (past != 0 && past % 16 == 0 && x.heads > 2 && row.pairs >= (pairwise ? pairs + 1 : 64) &&
-          x.in_stride * Index(sizeof(T)) % line_of_cache == 0) {
-        if constexpr (pairwise)
-          if (!few && x.in_stride == 2 * row.pairs && x.out_stride == x.in_stride) {
-            rotate_from_line<Layout, P>(x, row, pairs);
-            return;
-          }
-        if (few && (in_cache || !pairwise)) first = pairs;
+    Index pairs = row.pairs;
+    if constexpr (sizeof(P) > 16 && std::is_same_v<T, arithmetic<T>> && !single) {
+      constexpr Index size = sizeof(P), channels = std::is_same_v<Layout, interleaved> ? 2 : 1;
+      const Index past = Index(reinterpret_cast<std::uintptr_t>(x.out) % size),
+                  before = (size - past) / (channels * Index(sizeof(T)));
+      if (past != 0 && past % 16 == 0 && x.heads > 2 && pairs > before &&
+          x.out_stride * Index(sizeof(T)) % size == 0 && (in_cache || channels == 1)) {
+        rotate_packets<Layout, half_packet<P>, 1>(x, row, 0, before);
+        row.cos += before, row.sin += before;
+        x.in += channels * before, x.out += channels * before;
+        pairs -= before;
       }
-      if (first > 0) rotate_packets<Layout, half_packet<P>, 1>(x, row, 0, first);
     }
-    rotate_packets<Layout, P, single ? 1 : steps_in_block<Layout, T, P>>(x, row, first, row.pairs);
+    rotate_packets<Layout, P, single ? 1 : steps_in_block<Layout, T, P>>(x, row, 0, pairs);
   } else {
     rotate_scalars<Layout>(x, row, 0, row.pairs);
   }
@@ -7780,6 +7726,7 @@ class rotation_plan {
     const Index in_step = x_.token_stride, out_step = out_.token_stride;
     const Index ahead = tokens_ahead_ > 0 ? tokens_ahead_ : count;
     for (Index t = 0; t < count; ++t, x.in += in_step, x.out += out_step) {
+      if constexpr (order == head_order::together) ROPE_DETAIL_NO_VECTOR_KEPT;
       const token_heads<T> token = {in_place ? x.out : x.in, x.out, x.heads,
                                     in_place ? x.out_stride : x.in_stride, x.out_stride};
       if (t + ahead < count) prefetch_heads(token.in + ahead * in_step, x.heads, positions[t + ahead]);
@@ -8423,7 +8370,7 @@ EIGEN_DONT_INLINE Index score_blocks(const A* queries, Index query_stride, Rows 
   using K = typename Rows::value_type;
   constexpr Index L = lanes<P>, line = line_bytes / Index(sizeof(K)), block = sizeof...(n);
   constexpr std::size_t size = std::size_t(rows) * sizeof...(n),
-                        padded = (size + std::size_t(L) - 1) / std::size_t(L) * std::size_t(L);
+                        padded = std::size_t(pieces_of(Index(size), L) * L);
   constexpr auto each_row = std::make_index_sequence<std::size_t(rows)>{};
   const Index whole = depth / L * L;
   Index scored = 0;
@@ -9017,7 +8964,7 @@ class tile_softmax {
     }
   }
  private:
-  static constexpr Index padded_rows = (rows + L - 1) / L * L;
+  static constexpr Index padded_rows = pieces_of(rows, L) * L;
   /// Applies softcap and bias to the scores of row r, and replaces the scores of hidden keys. Returns false
   /// if no key is visible to row r.
   bool prepare(Index r, A* row, const score_factors& factors) {
@@ -9316,7 +9263,7 @@ class seen_splits {
   seen_splits(const visibility& rules, Index size) {
     const auto [batch, queries, keys, heads, head_dim] = rules.shape();
     list_ =
-        workspace<struct decode_splits, split_of_row>(batch * (std::max)(Index{1}, (keys + size - 1) / size));
+        workspace<struct decode_splits, split_of_row>(batch * (std::max)(Index{1}, pieces_of(keys, size)));
     first_ = workspace<struct decode_places, Index>(batch + 1);
     for (Index b = 0; b < batch; ++b) {
       first_[b] = count_;
@@ -9433,7 +9380,7 @@ class decode_split {
     return {of_.b, kv, kv * call_.group(), heads * call_.group(), 0, call_.q.tokens};
   }
   /// The number of strips of a head (see block_keys.hpp).
-  Index strips() const { return (of_.rows + shape::rows - 1) / shape::rows; }
+  Index strips() const { return pieces_of(of_.rows, shape::rows); }
   rows_of_head rows_in(Index strip) const {
     const Index first = strip * shape::rows;
     return {first, (std::min)(Index{shape::rows}, of_.rows - first)};
@@ -9595,7 +9542,7 @@ EIGEN_ALWAYS_INLINE void score_block_of_pairs(const typename Products::number* q
   using pairs = typename Products::pairs;
   constexpr Index L = Products::lanes, line = line_bytes / Index(sizeof(stored)), count = sizeof...(n);
   constexpr std::size_t size = std::size_t(rows) * sizeof...(n),
-                        padded = (size + std::size_t(L) - 1) / std::size_t(L) * std::size_t(L);
+                        padded = std::size_t(pieces_of(Index(size), L) * L);
   sums sum[padded];
   unrolled<padded>([&](auto i) ROPE_DETAIL_INLINE_LAMBDA { sum[i] = Products::zero(); });
   // GCC would call these lambdas, because they are used several times, and it keeps sums in memory across a
@@ -9957,19 +9904,8 @@ EIGEN_ALWAYS_INLINE void store_alternating(A* to, const P& even, const P& odd) {
     for (int i = 0; i < lanes<P>; ++i) to[2 * i] = numbers[i], to[2 * i + 1] = numbers[lanes<P> + i];
   }
 }
-struct bfloat16_pair {
-  Eigen::bfloat16 even, odd;
-};
 /// The register type of sums of products of pairs.
 using pair_sums = std::conditional_t<has_packets<Eigen::bfloat16, packet<float>>, packet<float>, float>;
-template <class P>
-struct pair_lanes_of {
-  using type = bits_packet<P>;
-};
-template <>
-struct pair_lanes_of<float> {
-  using type = bfloat16_pair;
-};
 /// x, or 0 if the x86 instruction for these products treats it as 0. It does so for inputs and results below
 /// 2^-126.
 inline float flushed_as_products(float x) {
@@ -9995,65 +9931,33 @@ struct bfloat16_pairs {
   using stored = Eigen::bfloat16;
   using sum = float;
   using sums = P;
-  using pairs = typename pair_lanes_of<P>::type;  // a packet has the even number in the lower half of a lane
+  using pairs = bits_packet<P>;  // the even number in the lower half of a lane
   using reals = P;
   static constexpr Index lanes = detail::lanes<P>;
   static EIGEN_ALWAYS_INLINE sums zero() { return detail::fill<P>(0.0f); }
-  static EIGEN_ALWAYS_INLINE pairs load(const number* from) {
-    if constexpr (std::is_arithmetic_v<P>)
-      return {from[0], from[1]};
-    else
-      return load_bits<pairs>(from);
-  }
-  /// The pairs of the first `count` channels, at most 2 * lanes, followed by zeros.
+  static EIGEN_ALWAYS_INLINE pairs load(const number* from) { return load_bits<pairs>(from); }
   static EIGEN_ALWAYS_INLINE pairs load_first(const number* from, Index count) {
-#if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
-    if constexpr (sizeof(P) == 64) {
-      const auto first = static_cast<__mmask32>((std::uint64_t{1} << count) - 1);
-      return pairs(_mm512_maskz_loadu_epi16(first, from));
-    } else
-#endif
-    {
-      number padded[std::size_t(2 * lanes)] = {};
-      for (Index i = 0; i < count; ++i) padded[i] = from[i];
-      return load(padded);
-    }
+    return load_first_pairs<bfloat16_pairs>(from, count);
   }
-  static EIGEN_ALWAYS_INLINE pairs fill(const number* from) {
-    if constexpr (std::is_arithmetic_v<P>) {
-      return load(from);
-    } else {
-      std::int32_t both;
-      std::memcpy(&both, from, sizeof both);
-      return detail::fill<pairs>(both);
-    }
-  }
+  static EIGEN_ALWAYS_INLINE pairs fill(const number* from) { return fill_pair<pairs>(from); }
   /// a.even * b.even + (a.odd * b.odd + c) in every lane.
   static EIGEN_ALWAYS_INLINE sums multiply_add(const pairs& a, const pairs& b, const sums& c) {
-    if constexpr (std::is_arithmetic_v<P>) {
-      return multiply_add_bfloat16(a.even, b.even, multiply_add_bfloat16(a.odd, b.odd, c));
-    } else {
 #if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
-      static_assert(sizeof(P) == 64);
-      return P(_mm512_dpbf16_ps(__m512(c), bit_cast<__m512bh>(__m512i(a)), bit_cast<__m512bh>(__m512i(b))));
+    static_assert(sizeof(P) == 64);
+    return P(_mm512_dpbf16_ps(__m512(c), bit_cast<__m512bh>(__m512i(a)), bit_cast<__m512bh>(__m512i(b))));
 #else
-      const auto upper = detail::fill<pairs>(std::int32_t(0xffff0000u));
-      const P odd =
-          detail::multiply_add(from_bits<P>(bitwise_and(a, upper)), from_bits<P>(bitwise_and(b, upper)), c);
-      return detail::multiply_add(from_bits<P>(shift_left<16>(a)), from_bits<P>(shift_left<16>(b)), odd);
+    const auto upper = detail::fill<pairs>(std::int32_t(0xffff0000u));
+    const P odd =
+        detail::multiply_add(from_bits<P>(bitwise_and(a, upper)), from_bits<P>(bitwise_and(b, upper)), c);
+    return detail::multiply_add(from_bits<P>(shift_left<16>(a)), from_bits<P>(shift_left<16>(b)), odd);
 #endif
-    }
   }
   /// Pairs of the same channel of two adjacent tokens. `even` has the pairs of even channels, and `odd` those
   /// of odd channels.
   static EIGEN_ALWAYS_INLINE even_odd<pairs> of_tokens(const pairs& first, const pairs& second) {
-    if constexpr (std::is_arithmetic_v<P>) {
-      return {{first.even, second.even}, {first.odd, second.odd}};
-    } else {
-      const auto upper = detail::fill<pairs>(std::int32_t(0xffff0000u)), lower = detail::fill<pairs>(0xffff);
-      return {bitwise_or(bitwise_and(first, lower), shift_left<16>(second)),
-              bitwise_or(shift_right<16>(first), bitwise_and(second, upper))};
-    }
+    const auto upper = detail::fill<pairs>(std::int32_t(0xffff0000u)), lower = detail::fill<pairs>(0xffff);
+    return {bitwise_or(bitwise_and(first, lower), shift_left<16>(second)),
+            bitwise_or(shift_right<16>(first), bitwise_and(second, upper))};
   }
   static constexpr Index place_of_channel(Index c) { return c % 2 * lanes + c / 2; }
   static EIGEN_ALWAYS_INLINE reals as_reals(const sums& of) { return of; }
@@ -10063,6 +9967,12 @@ struct bfloat16_pairs {
   }
   static EIGEN_ALWAYS_INLINE void store_sums_of_lanes(float* to, sums (&of)[std::size_t(lanes)]) {
     store(to, sums_of_lanes(of));
+  }
+};
+template <>
+struct bfloat16_pairs<float> : single_pairs<Eigen::bfloat16, Eigen::bfloat16, float> {
+  static sums multiply_add(const pairs& a, const pairs& b, sums c) {
+    return multiply_add_bfloat16(a.even, b.even, multiply_add_bfloat16(a.odd, b.odd, c));
   }
 };
 using bfloat16_products = bfloat16_pairs<pair_sums>;
@@ -10086,48 +9996,20 @@ using integer_floats = packet<float>;
 #else
 using integer_floats = float;
 #endif
-struct integer_pair {
-  std::int32_t even, odd;
-};
-/// Sums of products one by one: the scalar version of integer_products<P> for packets P of floats.
+/// Products of queries and weights with keys and values of 8 bits.
+///
+/// \tparam P  a packet of floats, or float for one pair at a time
 template <class P>
-struct integer_products {
-  static_assert(std::is_arithmetic_v<P>);
-  using number = std::int16_t;
-  using stored = std::int8_t;
-  using sum = std::int32_t;
-  using sums = std::int32_t;
-  using pairs = integer_pair;
-  using reals = float;
-  static constexpr Index lanes = 1;
-  static sums zero() { return 0; }
-  template <class X>
-  static pairs load(const X* from) {
-    return {from[0], from[1]};
-  }
-  template <class X>
-  static pairs load_first(const X* from, Index count) {
-    return {count > 0 ? from[0] : 0, count > 1 ? from[1] : 0};
-  }
-  static pairs fill(const std::int16_t* from) { return {from[0], from[1]}; }
+struct integer_products;
+template <>
+struct integer_products<float> : single_pairs<std::int16_t, std::int8_t, std::int32_t> {
   static sums multiply_add(const pairs& a, const pairs& b, sums c) {
     return a.even * b.even + a.odd * b.odd + c;
   }
-  static even_odd<pairs> of_tokens(const pairs& first, const pairs& second) {
-    return {{first.even, second.even}, {first.odd, second.odd}};
-  }
-  static constexpr Index place_of_channel(Index c) { return c; }
-  static reals as_reals(sums of) { return static_cast<float>(of); }
-  static even_odd<sums> load_sums(const std::int32_t* from) { return {from[0], from[1]}; }
-  static void store_sums(std::int32_t* to, sums first, sums second) {
-    to[0] = first;
-    to[1] = second;
-  }
-  static void store_sums_of_lanes(std::int32_t* to, const sums (&of)[1]) { to[0] = of[0]; }
 };
 #if defined(EIGEN_VECTORIZE_SSE) || (defined(EIGEN_VECTORIZE_NEON) && EIGEN_ARCH_ARM64)
 template <class P>
-requires(!std::is_arithmetic_v<P>) struct integer_products<P> {
+struct integer_products {
   using number = std::int16_t;
   using stored = std::int8_t;
   using sum = std::int32_t;
@@ -10156,27 +10038,11 @@ requires(!std::is_arithmetic_v<P>) struct integer_products<P> {
     return pairs(vreinterpretq_s32_s16(vmovl_s8(vld1_s8(from))));
 #endif
   }
-  /// The pairs of the first `count` channels, at most 2 * lanes, followed by zeros.
   template <class X>
   static EIGEN_ALWAYS_INLINE pairs load_first(const X* from, Index count) {
-#if defined(EIGEN_VECTORIZE_AVX512) && defined(__AVX512BW__) && defined(__AVX512VL__)
-    if constexpr (sizeof(P) == 64) {
-      const auto first = static_cast<__mmask32>((std::uint64_t{1} << count) - 1);
-      if constexpr (std::is_same_v<X, std::int8_t>)
-        return pairs(_mm512_cvtepi8_epi16(_mm256_maskz_loadu_epi8(first, from)));
-      else
-        return pairs(_mm512_maskz_loadu_epi16(first, from));
-    }
-#endif
-    X padded[std::size_t(2 * lanes)] = {};
-    std::copy_n(from, count, padded);
-    return load(padded);
+    return load_first_pairs<integer_products>(from, count);
   }
-  static EIGEN_ALWAYS_INLINE pairs fill(const std::int16_t* from) {
-    std::int32_t both;
-    std::memcpy(&both, from, sizeof both);
-    return detail::fill<pairs>(both);
-  }
+  static EIGEN_ALWAYS_INLINE pairs fill(const number* from) { return fill_pair<pairs>(from); }
   /// a.even * b.even + a.odd * b.odd + c in every lane.
   static EIGEN_ALWAYS_INLINE sums multiply_add(const pairs& a, const pairs& b, const sums& c) {
 #if ROPE_DETAIL_INTEGER_INSTRUCTIONS
@@ -10241,24 +10107,8 @@ requires(!std::is_arithmetic_v<P>) struct integer_products<P> {
   }
   /// to[i] = the sum of the lanes of of[i].
   static EIGEN_ALWAYS_INLINE void store_sums_of_lanes(std::int32_t* to, sums (&of)[std::size_t(lanes)]) {
-#if defined(EIGEN_VECTORIZE_AVX512)
-    if constexpr (sizeof(P) == 64)
-      return store_bits(
-          to, to_bits(P(sums_of_16_lanes(of, [](__m512 a, __m512 b) {
-            return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
-          }))));
-#endif
-#if defined(EIGEN_VECTORIZE_AVX2)
-    if constexpr (sizeof(P) == 32)
-      return store_bits(
-          to, to_bits(P(sums_of_8_lanes(of, [](__m256 a, __m256 b) {
-            return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), _mm256_castps_si256(b)));
-          }))));
-#endif
-    transpose(of);
-    sums total = of[0];
-    for (Index i = 1; i < lanes; ++i) total = plus(total, of[i]);
-    store_bits(to, to_bits(total));
+    const auto added = [](const sums& a, const sums& b) { return plus(a, to_bits(b)); };
+    store_bits(to, to_bits(sums_of_lanes(of, added)));
   }
  private:
   static EIGEN_ALWAYS_INLINE bits products_of(const pairs& a, const pairs& b) {
@@ -10278,7 +10128,6 @@ requires(!std::is_arithmetic_v<P>) struct integer_products<P> {
   static EIGEN_ALWAYS_INLINE sums plus(const sums& a, const bits& b) {
     return from_bits<P>(detail::add(to_bits(a), b));
   }
-  static EIGEN_ALWAYS_INLINE sums plus(const sums& a, const sums& b) { return plus(a, to_bits(b)); }
   /// Exchanges halves of 128 bits: [a0 b0] and [a1 b1] from [a0 a1] and [b0 b1]. Registers of 128 bits stay
   /// unchanged.
   static EIGEN_ALWAYS_INLINE even_odd<sums> halves_exchanged(const bits& a, const bits& b) {
@@ -10813,7 +10662,7 @@ class prefill_block {
         block_(block),
         factors_(call.rules),
         keys_(call.rules, block),
-        strips_((block.rows() + shape::rows - 1) / shape::rows),
+        strips_(pieces_of(block.rows(), shape::rows)),
         run_(weighted_rows<A>::template in_scratch<struct prefill_sums>(strips_ * shape::rows,
                                                                         shape::padded(call.v.head_dim))),
         total_(weighted_rows<A>::template in_scratch<struct prefill_totals>(strips_ * shape::rows,
@@ -11126,9 +10975,7 @@ void attend_split(const attention_call<T, Rotation, C>& call, const decode_resul
 /// Tasks per thread: enough that one slow task does not leave the other threads idle.
 inline constexpr Index tasks_per_thread = 4;
 /// The size of a piece if `all` is split into at most `pieces` equal pieces. The last piece may be smaller.
-inline Index piece_of(Index all, Index pieces) {
-  return (all + (std::max)(Index{1}, pieces) - 1) / (std::max)(Index{1}, pieces);
-}
+inline Index piece_of(Index all, Index pieces) { return pieces_of(all, (std::max)(Index{1}, pieces)); }
 template <class T, class Rotation, class C, class Threads>
 void attend_blocks(const attention_call<T, Rotation, C>& call, const Threads& threads) {
   const Index group = call.group(), pairs = call.q.batch * call.k.heads, all = call.q.tokens * group * pairs,
@@ -11143,7 +10990,7 @@ void attend_blocks(const attention_call<T, Rotation, C>& call, const Threads& th
   const Index block = (std::min)(
       {call.q.tokens, prefill_block<T, Rotation, C>::tokens_of(group), (std::max)(Index{1}, rows / group)});
   const Index heads = piece_of(group, group / rows);
-  const Index blocks = (call.q.tokens + block - 1) / block, parts = (group + heads - 1) / heads;
+  const Index blocks = pieces_of(call.q.tokens, block), parts = pieces_of(group, heads);
   const Index keys = (std::max)(Index{1}, call.k.tokens);
   parallel_tasks(threads, pairs * parts * blocks,
                  cost_of(block, heads, keys, call.k.head_dim + call.v.head_dim), [&](Index task) {
@@ -11169,14 +11016,13 @@ struct row_pieces {
   static row_pieces of(Index all, Index of_head, Index splits, Index available) {
     constexpr Index strip = panel_shape<A>::rows;
     const Index wanted = available <= 1 ? 1 : tasks_per_thread * available,
-                heads = piece_of(all, (std::min)(all, (wanted + splits - 1) / splits)),
-                parts = (all + heads - 1) / heads,
-                cuts = (std::min)((of_head + strip - 1) / strip,
-                                  (wanted + splits * parts - 1) / (splits * parts));
-    return {heads, (piece_of(of_head, cuts) + strip - 1) / strip * strip, all, of_head};
+                heads = piece_of(all, (std::min)(all, pieces_of(wanted, splits))),
+                parts = pieces_of(all, heads),
+                cuts = (std::min)(pieces_of(of_head, strip), pieces_of(wanted, splits * parts));
+    return {heads, pieces_of(piece_of(of_head, cuts), strip) * strip, all, of_head};
   }
-  Index parts() const { return (all_heads + heads - 1) / heads; }
-  Index count() const { return parts() * ((all_rows + rows - 1) / rows); }
+  Index parts() const { return pieces_of(all_heads, heads); }
+  Index count() const { return parts() * pieces_of(all_rows, rows); }
   decode_queries queries(Index b, Index piece) const {
     const Index head = piece % parts() * heads, row = piece / parts() * rows;
     return {.b = b,
@@ -11977,7 +11823,7 @@ struct gradient_shape {
   /// Query rows of a block, in whole strips. A block has more rows only if a single token has more. For
   /// head_dim 128, the weights, slopes, queries, and gradients of a block fit L2.
   static constexpr Index block = 240;
-  static constexpr Index panels(Index channels) { return (channels + width - 1) / width; }
+  static constexpr Index panels(Index channels) { return pieces_of(channels, width); }
 };
 /// Writes one row of panels to `to`: each channel is multiplied by `factor` and rounded to T.
 template <class A, class T>
@@ -12004,8 +11850,7 @@ struct key_sums {
   Index key_panels, value_panels;
   static constexpr Index panel_size = shape::tile * shape::width;
   static Index size(Index keys, Index head_dim, Index value_dim) {
-    return (keys + shape::tile - 1) / shape::tile * panel_size *
-           (shape::panels(head_dim) + shape::panels(value_dim));
+    return pieces_of(keys, shape::tile) * panel_size * (shape::panels(head_dim) + shape::panels(value_dim));
   }
   A* keys(Index tile) const { return memory + tile * (key_panels + value_panels) * panel_size; }
   A* values(Index tile) const { return keys(tile) + key_panels * panel_size; }
@@ -12033,7 +11878,7 @@ struct attention_gradient_scratch {
   softmax_rows<A> runs;  // [rows]: the softmax of runs of tiles, if it is recomputed
   tile_range* hulls;     // [strips]: keys of the tile visible to a strip
   attention_gradient_scratch(Index query_rows, Index head_dim, Index value_dim)
-      : strips((query_rows + shape::rows - 1) / shape::rows),
+      : strips(pieces_of(query_rows, shape::rows)),
         rows(strips * shape::rows),
         key_panels(shape::panels(head_dim)),
         value_panels(shape::panels(value_dim)) {
@@ -12643,7 +12488,7 @@ class attention_gradient_tasks {
         rules_(rules),
         by_options_(by_options),
         tokens_((std::min)((std::max)(tape.q.tokens, Index{1}), block::tokens_of(tape.group()))),
-        blocks_(tape.group() == 0 ? 0 : (tape.q.tokens + tokens_ - 1) / tokens_) {
+        blocks_(tape.group() == 0 ? 0 : pieces_of(tape.q.tokens, tokens_)) {
     if (!by_options.sink_logits.empty())
       d_sinks_ = workspace<struct sink_gradients, double>(tape.q.batch * tape.q.heads * blocks_);
     const score_view<float>& bias = rules.options().bias;
@@ -12673,7 +12518,7 @@ class attention_gradient_tasks {
   /// sums are 2^24 numbers if these are more.
   Index heads_per_pass(Index heads) const {
     constexpr Index enough_tasks = 128, enough_heads = 16, enough_numbers = Index{1} << 24;
-    const Index wanted = (enough_tasks + blocks_ - 1) / (std::max)(blocks_, Index{1});
+    const Index wanted = pieces_of(enough_tasks, (std::max)(blocks_, Index{1}));
     const Index affordable = (std::max)(enough_heads, enough_numbers / (std::max)(head_size(), Index{1}));
     return (std::min)(heads, (std::max)((std::min)(wanted, affordable), Index{1}));
   }
@@ -12683,9 +12528,9 @@ class attention_gradient_tasks {
   /// one bias, the gradient of the bias would depend on the number, so the number is then 1.
   Index heads_side_by_side(Index threads) const {
     if (d_bias_.is_shared) return 1;
-    const Index tiles = (tape_.k.tokens + gradient_shape<A>::tile - 1) / gradient_shape<A>::tile;
+    const Index tiles = pieces_of(tape_.k.tokens, gradient_shape<A>::tile);
     const Index busy = (std::max)((std::min)(blocks_, tiles) / 4, Index{1});
-    return (std::max)((threads + busy - 1) / busy, Index{1});
+    return (std::max)(pieces_of(threads, busy), Index{1});
   }
   Index head_size() const { return key_sums<A>::size(tape_.k.tokens, tape_.k.head_dim, tape_.v.head_dim); }
   key_sums<A> sums_of(A* memory, Index head) const {
@@ -13195,11 +13040,11 @@ class weight_sums_passes {
         pairs_(call.q.batch * call.k.heads) {
     call_.v = call.k;
     call_.v.head_dim = call_.v.token_stride = 0;  // copies of no channels have no memory to add a stride to
-    const Index tiles = pieces(call.k.tokens, shape::tile);
-    tiles_of_run_ = (std::max)(Index{32}, pieces(tiles, max_runs));
-    runs_ = pieces(tiles, tiles_of_run_);
+    const Index tiles = pieces_of(call.k.tokens, shape::tile);
+    tiles_of_run_ = (std::max)(Index{32}, pieces_of(tiles, max_runs));
+    runs_ = pieces_of(tiles, tiles_of_run_);
     block_ = (std::max)(Index{1}, (std::min)(call.q.tokens, Index{512} / (std::max)(Index{1}, group_)));
-    blocks_ = pieces(call.q.tokens, block_);
+    blocks_ = pieces_of(call.q.tokens, block_);
     const Index rows = pairs_ * blocks_ * rows_of_block();
     A* numbers = workspace<struct softmax_of_runs, A>(2 * (runs_ + 1) * rows);
     total_ = {numbers, numbers + rows};
@@ -13213,7 +13058,7 @@ class weight_sums_passes {
                    cost_of(block_rows, (std::min)(tiles_of_run_ * shape::tile, call_.k.tokens), depth),
                    [&](Index task) { find_softmax(task % runs_, task / runs_); });
     for (Index n = 0; n < pairs_ * blocks_; ++n) join_runs(n);
-    const Index tasks = pieces(pieces(call_.k.tokens, shape::tile), tiles_of_task);
+    const Index tasks = pieces_of(pieces_of(call_.k.tokens, shape::tile), tiles_of_task);
     parallel_tasks(
         threads, pairs_ * tasks,
         cost_of(call_.q.tokens * group_, (std::min)(tiles_of_task * shape::tile, call_.k.tokens), depth),
@@ -13227,10 +13072,9 @@ class weight_sums_passes {
   /// The number of tiles of a task of the second pass, large enough that packing the queries is a thousandth
   /// of the work of a task.
   static constexpr Index tiles_of_task = 8;
-  static Index pieces(Index all, Index size) { return (all + size - 1) / size; }
   /// The number of rows of a block, rounded up to whole strips. (A strip is the rows that a kernel processes
   /// together, see base/simd/panels.hpp.)
-  Index rows_of_block() const { return pieces(block_ * group_, shape::rows) * shape::rows; }
+  Index rows_of_block() const { return pieces_of(block_ * group_, shape::rows) * shape::rows; }
   /// Block `block` of the queries of one row and key head.
   query_block block_of(Index pair, Index block) const {
     const Index first = block * block_;
@@ -13242,10 +13086,10 @@ class weight_sums_passes {
   void for_each_strip(const query_block& block, Index first, Index last, const Visit& visit) const {
     block_keys keys(call_.rules, block);
     first = (std::max)(first, keys.begin() / shape::tile);
-    last = (std::min)(last, pieces(keys.end(), shape::tile));
+    last = (std::min)(last, pieces_of(keys.end(), shape::tile));
     if (first >= last) return;
     A* scores = workspace<struct scores_of_strip, A>(shape::rows * shape::tile);
-    const Index strips = pieces(block.rows(), shape::rows);
+    const Index strips = pieces_of(block.rows(), shape::rows);
     prefill_operands<T, Rotation, C> operands(call_, block, strips);
     pack_block(operands, block, keys, strips * shape::rows, factors_.query);
     for (Index n = first; n < last; ++n) {
@@ -13933,7 +13777,7 @@ void normalize_heads_gradient(head_view<X> x, const head_norm<W>& norm, head_vie
                             d_weight.size());
     // One sum per 64 tokens, added in token order, so that the bits do not depend on the threads.
     constexpr Index tokens_of_sum = 64;
-    const Index tokens = x.batch * x.tokens, sums = (tokens + tokens_of_sum - 1) / tokens_of_sum,
+    const Index tokens = x.batch * x.tokens, sums = detail::pieces_of(tokens, tokens_of_sum),
                 weights = detail::to_index(norm.weight.size());
     double* const partial =
         d_weight.empty() ? nullptr : detail::workspace<struct partial_sums, double>(sums * weights);
@@ -13971,9 +13815,7 @@ struct token_rotation {
   static_assert(pair_layout<Layout> || !rotates,
                 "multi_head_attention: name the layout of the channel pairs to rotate, "
                 "multi_head_attention<T, interleaved> or multi_head_attention<T, half_split>");
-  static_assert(
-      position_form<P>,
-      "multi_head_attention: positions are integers: a start, a list of ids, row_starts or segments");
+  ROPE_DETAIL_CHECK_POSITIONS("multi_head_attention", P);
   /// Throws:  as check_rotation, unless Table is no_table
   void check_positions(const char* function, Index batch, Index tokens, Index head_dim) const {
     if constexpr (rotates)
@@ -14019,9 +13861,8 @@ struct block_rotation {
     queries.check_positions(function, batch, query_tokens, head_dim);
     keys.check_positions(function, batch, key_tokens, head_dim);
     if constexpr (is_segmented<PQ>)
-      if (queries.positions.offsets.size() != keys.positions.offsets.size())
-        throw_invalid(function, "queries and keys must have the same number of segments, got ",
-                      queries.positions.offsets.size() - 1, " and ", keys.positions.offsets.size() - 1);
+      check_equal(function, "queries and keys", "number of segments", queries.positions.offsets.size() - 1,
+                  keys.positions.offsets.size() - 1);
   }
   /// Throws:  std::invalid_argument if there are segments and the options also give positions, counts,
   ///          offsets or key_ranges
@@ -14042,7 +13883,7 @@ struct block_rotation {
     }
   }
   /// The number of segments of the queries; 0 if positions are not `segments`.
-  std::size_t segments() const { return is_segmented<PQ> ? static_cast<std::size_t>(segment_count()) : 0; }
+  Index segments() const { return is_segmented<PQ> ? segment_count() : 0; }
   /// Segments are sequences that must not attend to each other. A call without segments counts as one.
   Index segment_count() const {
     if constexpr (is_segmented<PQ>)
@@ -14290,14 +14131,14 @@ void demand_memory(const char* function, const char* name, const Matrix& x) {
 ///          value_dim exceeds the address space
 template <class T>
 multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const multi_head_options& options) {
+  const auto& [q, k, v, o, q_norm, k_norm] = weights;
   const Index heads = options.heads, kv_heads = options.kv_heads == 0 ? heads : options.kv_heads;
   if (heads == 0)
-    throw_invalid("multi_head_attention", "heads must be given in the options, got 0 for ",
-                  weights.q.weight.rows(), " rows of the q weight");
+    throw_invalid("multi_head_attention", "heads must be given in the options, got 0 for ", q.weight.rows(),
+                  " rows of the q weight");
   demand_of_block(heads > 0 && kv_heads > 0 && heads % kv_heads == 0,
                   "heads must be a positive multiple of kv_heads", heads, kv_heads);
-  const Index q_rows = weights.q.weight.rows(), k_rows = weights.k.weight.rows(),
-              v_rows = weights.v.weight.rows();
+  const Index q_rows = q.weight.rows(), k_rows = k.weight.rows(), v_rows = v.weight.rows();
   demand_of_block(q_rows > 0 && q_rows % heads == 0,
                   "the rows of the q weight must be a positive multiple of heads", q_rows, heads);
   const Index head_dim = q_rows / heads;
@@ -14307,14 +14148,13 @@ multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const mu
   demand_of_block(v_rows > 0 && v_rows % kv_heads == 0,
                   "the rows of the v weight must be a positive multiple of kv_heads", v_rows, kv_heads);
   const Index value_dim = v_rows / kv_heads;
-  demand_of_block(weights.k.weight.cols() == weights.v.weight.cols(),
-                  "the k and v weights must have the same columns", weights.k.weight.cols(),
-                  weights.v.weight.cols());
+  demand_of_block(k.weight.cols() == v.weight.cols(), "the k and v weights must have the same columns",
+                  k.weight.cols(), v.weight.cols());
   if (!product_fits({heads, value_dim}))
     throw_length("multi_head_attention", "heads * value_dim must not exceed the address space, got ", heads,
                  " * ", value_dim);
-  demand_of_block(weights.o.weight.cols() == heads * value_dim,
-                  "the columns of the o weight and heads * value_dim must be equal", weights.o.weight.cols(),
+  demand_of_block(o.weight.cols() == heads * value_dim,
+                  "the columns of the o weight and heads * value_dim must be equal", o.weight.cols(),
                   heads * value_dim);
   const auto bias = [&](const projection<T>& of, const char* rule) {
     demand_of_block(of.bias.size() == 0 || of.bias.size() == of.weight.rows(), rule, of.bias.size(),
@@ -14322,27 +14162,21 @@ multi_head_shape checked_shape(const multi_head_parameters<T>& weights, const mu
     demand_memory("multi_head_attention", "a weight", of.weight);
     demand_memory("multi_head_attention", "a bias", of.bias);
   };
-  bias(weights.q, "the length of the q bias must be 0 or the rows of its weight");
-  bias(weights.k, "the length of the k bias must be 0 or the rows of its weight");
-  bias(weights.v, "the length of the v bias must be 0 or the rows of its weight");
-  bias(weights.o, "the length of the o bias must be 0 or the rows of its weight");
-  demand_of_block(weights.q_norm.size() == 0 || weights.q_norm.size() == head_dim,
-                  "the length of q_norm must be 0 or head_dim", weights.q_norm.size(), head_dim);
-  demand_of_block(weights.k_norm.size() == 0 || weights.k_norm.size() == head_dim,
-                  "the length of k_norm must be 0 or head_dim", weights.k_norm.size(), head_dim);
-  demand_memory("multi_head_attention", "q_norm", weights.q_norm);
-  demand_memory("multi_head_attention", "k_norm", weights.k_norm);
+  bias(q, "the length of the q bias must be 0 or the rows of its weight");
+  bias(k, "the length of the k bias must be 0 or the rows of its weight");
+  bias(v, "the length of the v bias must be 0 or the rows of its weight");
+  bias(o, "the length of the o bias must be 0 or the rows of its weight");
+  demand_of_block(q_norm.size() == 0 || q_norm.size() == head_dim,
+                  "the length of q_norm must be 0 or head_dim", q_norm.size(), head_dim);
+  demand_of_block(k_norm.size() == 0 || k_norm.size() == head_dim,
+                  "the length of k_norm must be 0 or head_dim", k_norm.size(), head_dim);
+  demand_memory("multi_head_attention", "q_norm", q_norm);
+  demand_memory("multi_head_attention", "k_norm", k_norm);
   if (!is_finite(options.norm_epsilon) || options.norm_epsilon < 0 || !is_finite(options.norm_offset))
     throw_invalid("multi_head_attention",
                   "norm_epsilon must be finite and not negative, norm_offset finite, got ",
                   options.norm_epsilon, " and ", options.norm_offset);
-  return {weights.q.weight.cols(),
-          weights.k.weight.cols(),
-          weights.o.weight.rows(),
-          heads,
-          kv_heads,
-          head_dim,
-          value_dim};
+  return {q.weight.cols(), k.weight.cols(), o.weight.rows(), heads, kv_heads, head_dim, value_dim};
 }
 }  // namespace detail
 }  // namespace rope::inline ROPE_ABI
@@ -14367,9 +14201,7 @@ class token_view {
         stride_(matrix.outerStride()) {
     static_assert(std::is_same_v<typename Expression::Scalar, std::remove_const_t<T>>,
                   "multi_head_attention: tokens are of the type of the block, float or double");
-    static_assert(bool(Expression::Flags & Eigen::RowMajorBit) &&
-                      bool(Expression::Flags & Eigen::DirectAccessBit) &&
-                      int(Expression::InnerStrideAtCompileTime) == 1,
+    static_assert(matrix_in_memory<Matrix, true>,
                   "multi_head_attention: tokens are a row-major Eigen matrix, map or block");
     constexpr bool owns = std::is_base_of_v<Eigen::PlainObjectBase<Expression>, Expression>;
     static_assert(std::is_const_v<T> || (bool(Expression::Flags & Eigen::LvalueBit) &&
@@ -14474,9 +14306,6 @@ void multiply_tile(const operand<A>& a, const operand<A>& b, Index rows, Index d
     }
   }
 }
-/// The number of rows of a weight that are multiplied by `tokens` tokens at a time.
-template <std::size_t tokens>
-inline constexpr std::size_t weights_per_step = tokens == 1 ? 8 : 4;
 /// out[t * out_stride + c] = sum_d x[t * x_stride + d] w[c * w_stride + d] for `tokens` tokens and c in [0,
 /// cols). Both operands are read in place. The bits of a sum do not depend on `tokens` or `cols`.
 ///
@@ -14487,7 +14316,7 @@ EIGEN_DONT_INLINE void multiply_few(const A* x, Index x_stride, const A* w, Inde
                                     Index cols, A* out, Index out_stride) {
   using P = packet<A>;
   constexpr Index L = lanes<P>, line = 64 / Index(sizeof(A));
-  constexpr std::size_t rows = weights_per_step<tokens>;
+  constexpr std::size_t rows = tokens == 1 ? 8 : 4;  // of the weight, at a time
   const auto next = static_cast<std::uintptr_t>(Index(rows) * w_stride * Index(sizeof(A)));
   for (Index c = 0; c < cols; c += Index(rows)) {
     const A* weights[rows];
@@ -14545,19 +14374,14 @@ struct tile {
   Index row, rows, col, cols;
 };
 /// A result [rows, cols] in tiles of at most [tile_rows, tile_cols].
-class tiles {
- public:
-  tiles(Index rows, Index cols, Index tile_rows, Index tile_cols)
-      : rows_(rows), cols_(cols), tile_rows_(tile_rows), tile_cols_(tile_cols) {}
-  Index count() const { return pieces(rows_, tile_rows_) * pieces(cols_, tile_cols_); }
-  Index elements() const { return rows_ * cols_; }
+struct tiles {
+  Index rows, cols, tile_rows, tile_cols;
+  Index count() const { return pieces_of(rows, tile_rows) * pieces_of(cols, tile_cols); }
+  Index elements() const { return rows * cols; }
   tile operator[](Index i) const {
-    const Index down = pieces(rows_, tile_rows_), row = i % down * tile_rows_, col = i / down * tile_cols_;
-    return {row, (std::min)(tile_rows_, rows_ - row), col, (std::min)(tile_cols_, cols_ - col)};
+    const Index down = pieces_of(rows, tile_rows), row = i % down * tile_rows, col = i / down * tile_cols;
+    return {row, (std::min)(tile_rows, rows - row), col, (std::min)(tile_cols, cols - col)};
   }
- private:
-  static Index pieces(Index extent, Index tile) { return (extent + tile - 1) / tile; }
-  Index rows_, cols_, tile_rows_, tile_cols_;
 };
 /// The tiles of a result with one row per token. They are large enough that packing the operands is a small
 /// part of the work, and small enough to give every thread a tile. For few tokens, a tile uses only 64 rows
@@ -16045,8 +15869,6 @@ struct array_memory {
 template <class Scalar, int Columns>
 using array_map =
     Eigen::Map<Eigen::Array<std::remove_const_t<Scalar>, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
-template <class Scalar, int Columns>
-using const_array_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
 }  // namespace detail
 /// An Eigen array [rows, columns] with its own memory, column-major even if Eigen's default is row-major. It
 /// derives from Eigen::Map, but assignment changes its shape to that of the expression, as for an
@@ -16068,7 +15890,7 @@ class owned_array final : detail::array_memory<Scalar>, public detail::array_map
   static constexpr Index no_columns = Columns == 1 ? 1 : 0;
  public:
   /// The numbers as an Eigen array, to read.
-  using const_map = detail::const_array_map<Scalar, Columns>;
+  using const_map = Eigen::Map<const Eigen::Array<Scalar, Eigen::Dynamic, Columns, Eigen::ColMajor>>;
   /// No numbers.
   owned_array() noexcept : memory{}, map_type(nullptr, 0, no_columns) {}
   /// Numbers that are indeterminate until written.
@@ -18259,7 +18081,7 @@ class projected_context {
   head_view<T> writable_values() { return bshd(values_.data(), batch_, tokens_, kv_heads_, value_dim_); }
   /// Throws:  std::invalid_argument unless kv_heads, head_dim and value_dim are those of the block, the
   ///          rotation of the keys is `given` (which may be none), and there are `segments` segments
-  void check_use(const multi_head_shape& shape, const key_rotation& given, std::size_t segments) const {
+  void check_use(const multi_head_shape& shape, const key_rotation& given, Index segments) const {
     const char* function = "multi_head_attention";
     if (kv_heads_ != shape.kv_heads || head_dim_ != shape.head_dim || value_dim_ != shape.value_dim)
       detail::throw_invalid(function, "the projected context must have [kv_heads, head_dim, value_dim] = ",
@@ -18271,10 +18093,8 @@ class projected_context {
                             !rotation_.known() ? "a table, and keys that are not rotated"
                             : !given.known()   ? "none, and keys that are rotated"
                                                : "another one than that of its keys");
-    const std::size_t own = offsets_.empty() ? 0 : offsets_.size() - 1;
-    if (own != segments)
-      detail::throw_invalid(function, "queries and keys must have the same number of segments, got ",
-                            segments, " and ", own);
+    const Index own = offsets_.empty() ? 0 : static_cast<Index>(offsets_.size()) - 1;
+    detail::check_equal(function, "queries and keys", "number of segments", segments, own);
   }
   detail::moved_index batch_, tokens_, kv_heads_, head_dim_, value_dim_;
   number_array<T> keys_, values_;
@@ -18441,14 +18261,12 @@ constexpr bool misplaced_after(std::size_t first, std::size_t fewest, std::size_
   if (tables[first]) return count < first + 1 + fewest || count > first + 1 + most + 1;
   return !threads[first] || count > first + 1;
 }
-/// Whether the arguments of forward after out are wrong. Valid are a table, then positions (for a cache:
-/// counts), then threads. All are optional. Positions and threads of wrong types have messages of their own.
+/// misplaced_after for the arguments of forward after out. For a cache, counts are in the place of positions.
 template <class X, class Rows, class Out, class... More>
 constexpr bool misplaced_after_forward() {
-  constexpr bool tables[] = {rotation_table<std::remove_cvref_t<More>>..., false},
-                 threads[] = {parallel_executor<std::remove_cvref_t<More>>..., false};
+  constexpr bool tables[] = {rotation_table<std::remove_cvref_t<More>>..., false};
   if (is_cache<std::remove_reference_t<Rows>>) return lacks_list<row_counts, More...>(tables[0] ? 1 : 0);
-  return sizeof...(More) > 0 && !tables[0] && !threads[0];
+  return misplaced_after<X, Rows, Out, More...>(3, 0, 1);
 }
 /// misplaced_after for the arguments of cross after out.
 template <class X, class Context, class... More>
@@ -18469,24 +18287,6 @@ constexpr bool misplaced_after_cross() {
     static_assert((lacking) || !(misplaced), "multi_head_attention::" #function ": after " after);    \
   }                                                                                                   \
   static_assert(true)
-#define ROPE_DETAIL_ASK_OF_FORWARD(T)                                                                   \
-  ROPE_DETAIL_ASK_OF_LAYER(                                                                             \
-      forward, (detail::lacks_tokens_of_forward<T, Arguments...>()),                                    \
-      "forward(x, batch, out, ...) or, with a kv_cache or ring_cache, forward(x, cache, out, ...)",     \
-      (detail::misplaced_after_forward<Arguments...>()),                                                \
-      "out pass a table if it rotates, then positions or, for a cache, counts (any integers, [batch], " \
-      "or {}), then the threads")
-#define ROPE_DETAIL_ASK_OF_CROSS(T)                                                                       \
-  ROPE_DETAIL_ASK_OF_LAYER(cross, (detail::lacks_tokens_of_cross<T, Arguments...>()),                     \
-                           "cross(x, context, batch, out, ...) or cross(x, projected_context, out, ...)", \
-                           (detail::misplaced_after_cross<Arguments...>()),                               \
-                           "out pass a table if it rotates, with positions of x and of a context that "   \
-                           "is not projected, then the threads")
-#define ROPE_DETAIL_ASK_OF_PROJECT_CONTEXT(T)                                             \
-  ROPE_DETAIL_ASK_OF_LAYER(project_context, (detail::lacks_tokens<T, Arguments...>(0b1)), \
-                           "project_context(context, batch, ...)",                        \
-                           (detail::misplaced_after<Arguments...>(2, 0, 1)),              \
-                           "the batch pass a table if it rotates, with positions, then the threads")
 /// An overload of a gradient for calls that no other overload accepts: the arguments after the gradients are
 /// not a table, `fewest` to `most` positions, and threads.
 #define ROPE_DETAIL_ASK_OF_GRADIENT(function, fewest, most, positions)                            \
@@ -18977,7 +18777,6 @@ class multi_head_attention {
   template <rotation_table Table, class P = detail::braced_ids, class Threads = this_thread>
   void forward(const tokens& x, Index batch, writable_tokens out, const Table& table,
                const P& positions = P{}, const Threads& threads = {}) const {
-    ROPE_DETAIL_CHECK_POSITIONS("multi_head_attention::forward", P);
     ROPE_DETAIL_CHECK_THREADS("multi_head_attention::forward", Threads);
     run().attend(x, x, batch, out, options_.attention, detail::rotation_of_block<Layout>(table, positions),
                  threads);
@@ -19009,13 +18808,15 @@ class multi_head_attention {
   void forward(const tokens& x, Cache& cache, writable_tokens out, const Table& table,
                const detail::row_counts& counts = {}, const Threads& threads = {}) const {
     ROPE_DETAIL_CHECK_THREADS("multi_head_attention::forward", Threads);
-    static_assert(pair_layout<Layout>,
-                  "multi_head_attention: name the layout of the channel pairs to rotate, "
-                  "multi_head_attention<T, interleaved> or multi_head_attention<T, half_split>");
-    const auto rotation = detail::placed(table);
-    run().template attend_to_cache<Layout>(x, cache, out, &rotation, counts, threads);
+    const auto rotation = detail::rotation_of_block<Layout>(table, detail::no_positions);
+    run().template attend_to_cache<Layout>(x, cache, out, &rotation.queries.table, counts, threads);
   }
-  ROPE_DETAIL_ASK_OF_FORWARD(T);
+  ROPE_DETAIL_ASK_OF_LAYER(
+      forward, (detail::lacks_tokens_of_forward<T, Arguments...>()),
+      "forward(x, batch, out, ...) or, with a kv_cache or ring_cache, forward(x, cache, out, ...)",
+      (detail::misplaced_after_forward<Arguments...>()),
+      "out pass a table if it rotates, then positions or, for a cache, counts (any integers, [batch], "
+      "or {}), then the threads");
   /// Cross-attention. Queries are projected from x, and keys and values from a context. The options causal,
   /// window and sinks do not apply.
   ///
@@ -19071,7 +18872,10 @@ class multi_head_attention {
         to.offsets_.push_back(static_cast<std::int64_t>(positions.offsets[s]));
     return to;
   }
-  ROPE_DETAIL_ASK_OF_PROJECT_CONTEXT(T);
+  ROPE_DETAIL_ASK_OF_LAYER(project_context, (detail::lacks_tokens<T, Arguments...>(0b1)),
+                           "project_context(context, batch, ...)",
+                           (detail::misplaced_after<Arguments...>(2, 0, 1)),
+                           "the batch pass a table if it rotates, with positions, then the threads");
   /// Cross-attention to a projected context. The bits are those of the call with the context itself.
   ///
   /// Throws:  as above; std::invalid_argument if kv_heads, head_dim or value_dim of the context are not those
@@ -19102,7 +18906,12 @@ class multi_head_attention {
     else
       attend(std::int64_t{0});
   }
-  ROPE_DETAIL_ASK_OF_CROSS(T);
+  ROPE_DETAIL_ASK_OF_LAYER(
+      cross, (detail::lacks_tokens_of_cross<T, Arguments...>()),
+      "cross(x, context, batch, out, ...) or cross(x, projected_context, out, ...)",
+      (detail::misplaced_after_cross<Arguments...>()),
+      "out pass a table if it rotates, with positions of x and of a context that is not projected, then the "
+      "threads");
   /// A copy of the block, with the same weights, whose calls also write the report.
   ///
   ///     block.reporting({.log_sum_exp = sums}).forward(x, batch, out, table);
@@ -19366,7 +19175,6 @@ void multi_head_attention_gradient(const multi_head_attention<T, Layout>& block,
                                    const std::type_identity_t<multi_head_tape<T>>& tape,
                                    const multi_head_gradients<T>& gradients, const Table& table,
                                    const P& positions = P{}, const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_POSITIONS("multi_head_attention_gradient", P);
   ROPE_DETAIL_CHECK_THREADS("multi_head_attention_gradient", Threads);
   const auto rotation = detail::rotation_of_block<Layout>(table, positions);
   detail::block_gradient(block, tape, gradients, true, rotation, threads).run();
@@ -19389,8 +19197,6 @@ void cross_attention_gradient(const multi_head_attention<T, Layout>& block,
                               const multi_head_gradients<T>& gradients, const Table& table,
                               const PQ& query_positions, const PK& key_positions,
                               const Threads& threads = {}) {
-  ROPE_DETAIL_CHECK_POSITIONS("cross_attention_gradient", PQ);
-  ROPE_DETAIL_CHECK_POSITIONS("cross_attention_gradient", PK);
   ROPE_DETAIL_CHECK_THREADS("cross_attention_gradient", Threads);
   const auto rotation = detail::rotation_of_block<Layout>(table, query_positions, key_positions);
   detail::block_gradient(block, tape, gradients, false, rotation, threads).run();
@@ -20596,9 +20402,7 @@ inline axis_assignment spread_sections(const std::vector<Index>& sections) {
 /// Source:  RoPE-Mixed, Heo et al. 2024, arXiv:2403.13298 (directions learned per head)
 template <class Derived>
 frequencies along_directions(const frequencies& schedule, const Eigen::DenseBase<Derived>& directions) {
-  using scalar = typename Derived::Scalar;
-  static_assert(std::is_same_v<scalar, float> || std::is_same_v<scalar, double>,
-                "along_directions: directions are float or double");
+  static_assert(detail::is_real<Derived>, "along_directions: directions are float or double");
   detail::require_one_axis_schedule("along_directions", schedule);
   if (directions.rows() != schedule.pairs())
     detail::throw_invalid("along_directions", "directions must be [", schedule.pairs(), ", axes], got [",
@@ -20672,21 +20476,16 @@ inline blend_bounds blend_between(double fast, double slow, bool truncate, const
 inline wide_real ramp(Index pair, wide_real low, wide_real high) {
   return std::clamp((pair - low) / (high - low), wide_real(0), wide_real(1));
 }
-inline void require_field(bool holds, const char* rule, double got) {
-  if (!holds) ROPE_THROW(std::invalid_argument, message(rule, ", got ", got));
-}
 /// \param field  the names of the rule and of its field, for the message
 inline void require_positive(const char* field, double value) {
-  if (!is_finite(value) || value <= 0)
-    ROPE_THROW(std::invalid_argument, message(field, " must be positive and finite, got ", value));
+  if (!is_finite(value) || value <= 0) throw_invalid({field, " must be positive and finite, got ", value});
 }
 /// Multiplies the base by multiplier. The product must be above 1.
 ///
 /// \param field  the names of the rule and of the field whose `value` gave the multiplier, for the message
 inline void multiply_base(schedule& axis, wide_real multiplier, const char* field, wide_real value) {
   if (axis.base * multiplier <= 1)
-    ROPE_THROW(std::invalid_argument,
-               message(field, " must leave a base greater than 1, got ", static_cast<double>(value)));
+    throw_invalid({field, " must leave a base greater than 1, got ", static_cast<double>(value)});
   axis.multiply_base(multiplier);
 }
 /// Multiplies the base by factor^(d / (d - 2)): the slowest pair then rotates `factor` times slower, and pair
@@ -20712,7 +20511,7 @@ struct linear_scaling {
   /// Throws:  std::invalid_argument unless factor is finite and positive
   void apply(schedule& axis) const {
     detail::require_positive("linear_scaling: factor", factor);
-    for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= factor;
+    axis.inv_freq /= factor;
   }
 };
 /// f_i / factors[i]: the `rope_freqs`, `rope_factors_long` and `rope_factors_short` tensors of GGUF files,
@@ -20768,8 +20567,8 @@ struct dynamic_ntk_scaling {
   void apply(schedule& axis) const {
     detail::require_positive("dynamic_ntk_scaling: factor", factor);
     detail::require_positive("dynamic_ntk_scaling: max_position", max_position);
-    detail::require_field(detail::is_finite(length) && length >= 0,
-                          "dynamic_ntk_scaling: length must be finite and not negative", length);
+    detail::check_finite("dynamic_ntk_scaling", length >= 0, "length must be finite and not negative",
+                         length);
     if (length > max_position) {
       // 1 + s (L - max_position) / max_position, which has no cancellation.
       const wide_real limit = wide_real(max_position);
@@ -20837,14 +20636,12 @@ struct yarn_scaling {
     detail::require_positive("yarn_scaling: factor", factor);
     detail::require_positive("yarn_scaling: original_max_position", original_max_position);
     detail::require_positive("yarn_scaling: beta_slow", beta_slow);
-    detail::require_field(detail::is_finite(beta_fast) && beta_fast >= beta_slow,
-                          "yarn_scaling: beta_fast must be finite and at least beta_slow", beta_fast);
+    detail::check_finite("yarn_scaling", beta_fast >= beta_slow,
+                         "beta_fast must be finite and at least beta_slow", beta_fast);
     for (const auto& field : {attention_factor, mscale, mscale_all_dim})
-      detail::require_field(
-          detail::is_finite(field.value_or(0)) && field.value_or(0) >= 0,
-          "yarn_scaling: attention_factor, mscale and mscale_all_dim must be finite and not "
-          "negative",
-          field.value_or(0));
+      detail::check_finite("yarn_scaling", field.value_or(0) >= 0,
+                           "attention_factor, mscale and mscale_all_dim must be finite and not negative",
+                           field.value_or(0));
     const auto [low, high] = bounds(axis);
     for (Index i = 0; i < axis.inv_freq.size(); ++i) {
       const wide_real interpolated = detail::ramp(i, low, high);
@@ -20879,9 +20676,8 @@ struct llama3_scaling {
   void apply(schedule& axis) const {
     detail::require_positive("llama3_scaling: factor", factor);
     detail::require_positive("llama3_scaling: low_freq_factor", low_freq_factor);
-    detail::require_field(detail::is_finite(high_freq_factor) && high_freq_factor >= low_freq_factor,
-                          "llama3_scaling: high_freq_factor must be finite and at least low_freq_factor",
-                          high_freq_factor);
+    detail::check_finite("llama3_scaling", high_freq_factor >= low_freq_factor,
+                         "high_freq_factor must be finite and at least low_freq_factor", high_freq_factor);
     detail::require_positive("llama3_scaling: original_max_position", original_max_position);
     const wide_real width = wide_real(high_freq_factor) - low_freq_factor;
     for (wide_real& f : axis.inv_freq) {
@@ -20909,9 +20705,8 @@ struct proportional_scaling {
   /// Throws:  std::invalid_argument unless partial_rotary_factor is in (0, 1], and factor finite and
   ///          positive
   void apply(schedule& axis) const {
-    detail::require_field(
-        detail::is_finite(partial_rotary_factor) && partial_rotary_factor > 0 && partial_rotary_factor <= 1,
-        "proportional_scaling: partial_rotary_factor must be in (0, 1]", partial_rotary_factor);
+    detail::check_finite("proportional_scaling", partial_rotary_factor > 0 && partial_rotary_factor <= 1,
+                         "partial_rotary_factor must be in (0, 1]", partial_rotary_factor);
     detail::require_positive("proportional_scaling: factor", factor);
     const auto rotating =
         static_cast<Index>(partial_rotary_factor * static_cast<double>(axis.rotary_dim) / 2);
@@ -20954,12 +20749,10 @@ struct longrope_scaling {
   /// Throws:  std::invalid_argument unless both lists have one finite and positive value per pair, and the
   ///          other fields are finite and in the ranges above
   void apply(schedule& axis) const {
-    detail::require_field(detail::is_finite(original_max_position) && original_max_position > 1,
-                          "longrope_scaling: original_max_position must be finite and above 1",
-                          original_max_position);
+    detail::check_finite("longrope_scaling", original_max_position > 1,
+                         "original_max_position must be finite and above 1", original_max_position);
     detail::require_positive("longrope_scaling: max_position", max_position);
-    detail::require_field(detail::is_finite(length) && length >= 0,
-                          "longrope_scaling: length must be finite and not negative", length);
+    detail::check_finite("longrope_scaling", length >= 0, "length must be finite and not negative", length);
     detail::require_positive("longrope_scaling: factor", factor.value_or(1));
     detail::require_positive("longrope_scaling: attention_factor", attention_factor.value_or(1));
     for (const auto* list : {&short_factor, &long_factor}) {
@@ -21059,21 +20852,20 @@ inline void check_ggml_sections(const ggml_rope_parameters& p) {
 }
 inline void check_ggml_parameters(const ggml_rope_parameters& p, Index pairs) {
   const auto demand = [](bool holds, const char* rule, double got) {
-    if (!holds) throw_invalid("ggml_frequencies", "", rule, ", got ", got);
+    check_finite("ggml_frequencies", holds, rule, got);
   };
-  demand(is_finite(p.freq_base) && p.freq_base > 0, "freq_base must be finite and positive", p.freq_base);
-  demand(is_finite(p.freq_scale) && !equal(p.freq_scale, 0),
-         "freq_scale must be finite and not 0; write 1 for no scaling", p.freq_scale);
-  demand(is_finite(p.ext_factor), "ext_factor must be finite", p.ext_factor);
-  demand(is_finite(p.attn_factor) && p.attn_factor > 0, "attn_factor must be finite and positive",
-         p.attn_factor);
+  demand(p.freq_base > 0, "freq_base must be finite and positive", p.freq_base);
+  demand(!equal(p.freq_scale, 0), "freq_scale must be finite and not 0; write 1 for no scaling",
+         p.freq_scale);
+  demand(true, "ext_factor must be finite", p.ext_factor);
+  demand(p.attn_factor > 0, "attn_factor must be finite and positive", p.attn_factor);
   if (!equal(p.ext_factor, 0)) {
     demand(p.freq_scale > 0, "freq_scale must be positive if ext_factor is not 0", p.freq_scale);
     demand(p.n_ctx_orig > 0,
            "n_ctx_orig must be positive if ext_factor is not 0; write 1 for the 0 that ggml takes",
            static_cast<double>(p.n_ctx_orig));
     for (const double beta : {p.beta_fast, p.beta_slow})
-      demand(is_finite(beta) && beta > 0,
+      demand(beta > 0,
              "beta_fast and beta_slow must be finite and positive if ext_factor is not 0 (32 and 1 in "
              "llama.cpp)",
              beta);
@@ -21082,7 +20874,7 @@ inline void check_ggml_parameters(const ggml_rope_parameters& p, Index pairs) {
     throw_invalid("ggml_frequencies", "freq_factors must have a value for each of ", pairs,
                   " pairs or be empty, got ", p.freq_factors.size());
   for (std::size_t i = 0; i < p.freq_factors.size() && static_cast<Index>(i) < pairs; ++i)
-    demand(is_finite(p.freq_factors[i]) && !equal(p.freq_factors[i], 0),
+    demand(!equal(p.freq_factors[i], 0),
            "a value of freq_factors must be finite and not 0; write 1e30 to stop a pair", p.freq_factors[i]);
 }
 }  // namespace detail
@@ -21228,8 +21020,7 @@ struct mixed_ntk_scaling {
     const wide_real s = wide_real(factor), pairs = wide_real(axis.inv_freq.size());
     if (!mixed_b) {
       detail::multiply_base(axis, s, "mixed_ntk_scaling: factor", s);
-      const wide_real divisor = pow(s, 1 / pairs);
-      for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= divisor;
+      axis.inv_freq /= pow(s, 1 / pairs);
       return;
     }
     detail::require_positive("mixed_ntk_scaling: mixed_b", *mixed_b);
@@ -21260,9 +21051,8 @@ struct ntk_by_parts_scaling {
     detail::require_positive("ntk_by_parts_scaling: factor", factor);
     detail::require_positive("ntk_by_parts_scaling: original_max_position", original_max_position);
     for (const double weight : {ntk_factor, extrapolation_factor})
-      detail::require_field(detail::is_finite(weight) && weight >= 0 && weight <= 1,
-                            "ntk_by_parts_scaling: ntk_factor and extrapolation_factor must be in [0, 1]",
-                            weight);
+      detail::check_finite("ntk_by_parts_scaling", weight >= 0 && weight <= 1,
+                           "ntk_factor and extrapolation_factor must be in [0, 1]", weight);
     auto stretched = axis;
     detail::stretch_base(stretched, factor, "ntk_by_parts_scaling", "ntk_by_parts_scaling: factor");
     const detail::blend_bounds of_ntk = bounds(1.25, 0.75, axis), of_original = bounds(16, 2, axis);
@@ -21278,9 +21068,8 @@ struct ntk_by_parts_scaling {
  private:
   detail::blend_bounds bounds(double fast, double slow, const schedule& axis) const {
     const auto of = detail::blend_between(fast, slow, true, axis, original_max_position);
-    detail::require_field(of.low < of.high,
-                          "ntk_by_parts_scaling: original_max_position leaves no pair to blend",
-                          original_max_position);
+    detail::check_finite("ntk_by_parts_scaling", of.low < of.high,
+                         "original_max_position leaves no pair to blend", original_max_position);
     return of;
   }
 };
@@ -21301,10 +21090,9 @@ struct resonance_scaling {
   void apply(schedule& axis) const {
     constexpr wide_real turn = 2 * wide_real::pi();
     for (wide_real& f : axis.inv_freq) {
-      detail::require_field(f > 0 && f < 2 * turn,
-                            "resonance_scaling: every inv_freq must be positive and below 4 pi, a wavelength "
-                            "above half a token",
-                            static_cast<double>(f));
+      detail::check_finite("resonance_scaling", f > 0 && f < 2 * turn,
+                           "every inv_freq must be positive and below 4 pi, a wavelength above half a token",
+                           static_cast<double>(f));
       f = turn / detail::nearest_integer(turn / f);
     }
   }
@@ -21331,8 +21119,8 @@ struct clipped_scaling {
   ///
   /// Throws:  std::invalid_argument if low_count is negative
   void apply(schedule& axis) const {
-    detail::require_field(low_count >= 0, "clipped_scaling: low_count must not be negative",
-                          static_cast<double>(low_count));
+    detail::check_finite("clipped_scaling", low_count >= 0, "low_count must not be negative",
+                         static_cast<double>(low_count));
     const Index n = (std::min)(low_count, axis.inv_freq.size());
     for (Index j = 0; j < n; ++j) {
       // (1 + cos x) / 2 = sin((pi - x) / 2)^2, which keeps its digits where the cosine cancels.
@@ -21505,8 +21293,7 @@ inline frequencies rope_vit_axial_frequencies(Index head_dim, double base = 100.
 /// Source:  Heo et al. 2024, arXiv:2403.13298; naver-ai/rope-vit, `init_random_2d_freqs`
 inline frequencies rope_vit_mixed_frequencies(Index head_dim, double angle, double base = 10.0) {
   detail::require_two_axes_fit("rope_vit_mixed_frequencies", head_dim);
-  if (!detail::is_finite(angle))
-    detail::throw_invalid("rope_vit_mixed_frequencies", "angle must be finite, got ", angle);
+  detail::check_finite("rope_vit_mixed_frequencies", true, "angle must be finite", angle);
   const frequencies half(head_dim / 2, base);
   const Index quarter = head_dim / 4;
   number_array<double> inv_freq(2 * quarter, 2);
@@ -21529,8 +21316,7 @@ inline frequencies rope_vit_mixed_frequencies(Index head_dim, double angle, doub
 /// Source:  Simeoni et al. 2025, DINOv3, arXiv:2508.10104; facebookresearch/dinov3, RopePositionEmbedding
 inline frequencies dino_v3_frequencies(Index head_dim, double base = 100.0) {
   detail::require_two_axes_fit("dino_v3_frequencies", head_dim);
-  if (!detail::is_finite(base) || base <= 1)
-    detail::throw_invalid("dino_v3_frequencies", "base must be finite and greater than 1, got ", base);
+  detail::check_finite("dino_v3_frequencies", base > 1, "base must be finite and greater than 1", base);
   return axial(detail::geometric_periods(head_dim / 4, 1, wide_real(base), head_dim / 4), 2);
 }
 /// DINOv3, by wavelengths: a geometric series from min_period to max_period.
@@ -21569,8 +21355,8 @@ enum class pixel_bands { octaves, evenly_spaced };
 inline frequencies timm_pixel_frequencies(Index head_dim, double max_freq = 224,
                                           pixel_bands spread = pixel_bands::octaves) {
   detail::require_two_axes_fit("timm_pixel_frequencies", head_dim);
-  if (!detail::is_finite(max_freq) || max_freq < 2)
-    detail::throw_invalid("timm_pixel_frequencies", "max_freq must be finite and at least 2, got ", max_freq);
+  detail::check_finite("timm_pixel_frequencies", max_freq >= 2, "max_freq must be finite and at least 2",
+                       max_freq);
   if (spread == pixel_bands::evenly_spaced) return axial(frequencies::pixel(head_dim / 2, max_freq), 2);
   const Index bands = head_dim / 4;
   const wide_real octaves = log(wide_real(max_freq) / 2);
@@ -21676,8 +21462,7 @@ inline frequencies ltx_frequencies(Index inner_dim, double base = 10000.0, Index
   if (inner_dim / 2 < axes || inner_dim % 2 != 0)
     detail::throw_invalid("ltx_frequencies", "inner_dim must be even and at least 2 for each of ", axes,
                           " axes, got ", inner_dim);
-  if (!detail::is_finite(base) || base <= 1)
-    detail::throw_invalid("ltx_frequencies", "base must be finite and greater than 1, got ", base);
+  detail::check_finite("ltx_frequencies", base > 1, "base must be finite and greater than 1", base);
   const Index count = inner_dim / 2 / axes, rest = inner_dim / 2 % axes;
   number_array<double> inv_freq(inner_dim / 2, axes, 0.0);
   const auto powers = detail::inverse_powers(base, (std::max)(count - 1, Index{1}));
@@ -21745,8 +21530,7 @@ inline Index cells(const char* function, const std::vector<Index>& extents) {
     if (extent < 0) throw_invalid(function, "an extent must not be negative, got ", extent);
   const Index most =
       (std::numeric_limits<Index>::max)() / static_cast<Index>(sizeof(double) * extents.size());
-  for (const Index extent : extents)
-    if (extent == 0) return 0;
+  if (contains(extents, 0)) return 0;
   Index count = 1;
   for (const Index extent : extents) {
     if (!product_fits({count, extent}, most))
@@ -21828,9 +21612,8 @@ owned_array<Real> grid_coordinates(const Eigen::DenseBase<Axes>&... axes) {
 /// Source:  `position_ids_in_meshgrid` of Hugging Face transformers (Pixtral)
 inline std::vector<std::int64_t> grid_ids(const std::vector<Index>& extents,
                                           const std::vector<Index>& table_extents) {
-  if (extents.size() != table_extents.size())
-    detail::throw_invalid("grid_ids", "both grids must have the same axes, got ", extents.size(), " and ",
-                          table_extents.size());
+  detail::check_equal("grid_ids", "both grids", "axes", static_cast<Index>(extents.size()),
+                      static_cast<Index>(table_extents.size()));
   for (std::size_t a = 0; a < extents.size(); ++a)
     if (extents[a] > table_extents[a])
       detail::throw_out_of_range("grid_ids", "axis ", a, " of the table has ", table_extents[a],
@@ -21922,9 +21705,8 @@ template <class Real = double>
 owned_array<Real> cogvideox_positions(const cogvideox_grid& grid) {
   const auto [frames, height, width, base_height, base_width] = grid;
   if (detail::cells("cogvideox_positions", {frames, height, width}) == 0) return owned_array<Real>(0, 3);
-  if (base_height <= 0 || base_width <= 0)
-    detail::throw_invalid("cogvideox_positions", "the base grid must be positive, got ", base_height, " and ",
-                          base_width);
+  detail::check_rule("cogvideox_positions", base_height > 0 && base_width > 0,
+                     "the base grid must be positive", base_height, base_width);
   const auto h = static_cast<double>(height), w = static_cast<double>(width),
              max_h = static_cast<double>(base_height), max_w = static_cast<double>(base_width);
   const bool tall = h / w > max_h / max_w;
@@ -22092,18 +21874,18 @@ inline Index tokens_of_run(const char* function, const text_run& text) {
   return text.tokens;
 }
 inline Index tokens_of_run(const char* function, const vision_run& vision) {
-  if (vision.frames < 0 || vision.height < 0 || vision.width < 0)
+  const auto& [frames, height, width, frame_step] = vision;
+  if (frames < 0 || height < 0 || width < 0)
     throw_invalid(function, "the extents of a run must not be negative, got ",
-                  shape_text({vision.frames, vision.height, vision.width}));
-  if (!is_within_2_53(vision.frame_step) || vision.frame_step < 0 ||
-      !is_within_2_53(vision.frame_step * static_cast<double>(vision.frames)))
+                  shape_text({frames, height, width}));
+  if (!is_within_2_53(frame_step) || frame_step < 0 ||
+      !is_within_2_53(frame_step * static_cast<double>(frames)))
     throw_invalid(function, "frame_step must not be negative and frames * frame_step at most 2^53, got ",
-                  vision.frame_step, " for ", vision.frames, " frames");
-  if (vision.frames == 0 || vision.height == 0 || vision.width == 0) return 0;
-  if (!product_fits({vision.frames, vision.height, vision.width}, max_tokens_of_prompt))
-    throw_length(function, "a run exceeds the address space, got ",
-                 shape_text({vision.frames, vision.height, vision.width}));
-  return vision.frames * vision.height * vision.width;
+                  frame_step, " for ", frames, " frames");
+  if (frames == 0 || height == 0 || width == 0) return 0;
+  if (!product_fits({frames, height, width}, max_tokens_of_prompt))
+    throw_length(function, "a run exceeds the address space, got ", shape_text({frames, height, width}));
+  return frames * height * width;
 }
 inline Index tokens_of_run(const char* function, const prompt_run& run) {
   return run.is_vision ? tokens_of_run(function, run.vision) : tokens_of_run(function, run.text);
@@ -22132,14 +21914,16 @@ struct prompt_walk {
   void add_tokens(Scalar start, Index first, Index end) {
     for (Index i = first; i < end; ++i) add(last = start + static_cast<Scalar>(i));
   }
-  static Scalar time_of(Index frame, const vision_run& run) {
+  /// The time of token i of a video after its start.
+  static Scalar time_of(Index i, const vision_run& run) {
+    const Index frame = i / (run.height * run.width);
     return static_cast<Scalar>(static_cast<double>(frame) * run.frame_step);  // rounded down for integers
   }
   /// Adds tokens first .. end - 1 of a video and sets `last` to their largest coordinate.
   void add_video(Scalar start, const vision_run& run, Index first, Index end) {
     for (Index i = first; i < end; ++i) {
-      const Index frame = i / (run.height * run.width), at = i % (run.height * run.width);
-      const Scalar time = start + time_of(frame, run), row = start + static_cast<Scalar>(at / run.width),
+      const Index at = i % (run.height * run.width);
+      const Scalar time = start + time_of(i, run), row = start + static_cast<Scalar>(at / run.width),
                    column = start + static_cast<Scalar>(at % run.width);
       const Scalar largest = (std::max)(time, (std::max)(row, column));
       last = i == first ? largest : (std::max)(last, largest);
@@ -22320,19 +22104,14 @@ struct sounding_video_run {
 ///
 ///     for (const omni_run& run : runs)
 ///       if (run.has_sound) encode_sound(run.audio_tokens);
-struct omni_run {
-  bool is_vision;          // whether it is an image or a video, with or without sound
-  bool has_sound;          // whether it is a video with sound
-  text_run text;           // without tokens if is_vision
-  vision_run vision;       // without patches unless is_vision
+struct omni_run : prompt_run {
+  bool has_sound = false;  // whether it is a video with sound
   Index audio_tokens = 0;  // of the sound
-  /// Text, or sound without video.
-  omni_run(const text_run& run) : is_vision(false), has_sound(false), text(run), vision() {}
-  /// An image or a silent video.
-  omni_run(const vision_run& run) : is_vision(true), has_sound(false), text{0}, vision(run) {}
+  /// Text, or sound without video; an image or a silent video.
+  using prompt_run::prompt_run;
   /// A video with sound.
   omni_run(const sounding_video_run& run)
-      : is_vision(true), has_sound(true), text{0}, vision(run.video), audio_tokens(run.audio_tokens) {}
+      : prompt_run(run.video), has_sound(true), audio_tokens(run.audio_tokens) {}
 };
 namespace detail {
 /// The end of a chunk: the first token from `first` on whose time is at least end_time, or `tokens` if there
@@ -22344,8 +22123,7 @@ Index end_of_chunk(Index first, Index tokens, std::int64_t end_time, const TimeO
   return i;
 }
 inline Index tokens_of_run(const char* function, const omni_run& run) {
-  if (!run.is_vision) return tokens_of_run(function, run.text);
-  const Index video = tokens_of_run(function, run.vision);
+  const Index video = tokens_of_run(function, static_cast<const prompt_run&>(run));
   if (!run.has_sound) return video;
   const Index both = with_tokens_before(function, video, tokens_of_run(function, text_run{run.audio_tokens}));
   return with_tokens_before(function, both, 4);  // two opening and two closing tokens
@@ -22387,8 +22165,7 @@ prompt_positions<Integer> qwen2_5_omni_positions(const std::vector<omni_run>& ru
         walk.add(opened);
         walk.add(walk.last = opened);
         const Index pictures = detail::tokens_of_run("qwen2_5_omni_positions", run.vision);
-        const Index frame = pictures == 0 ? 1 : run.vision.height * run.vision.width;
-        const auto time_of = [&](Index i) { return walk.time_of(i / frame, run.vision); };
+        const auto time_of = [&](Index i) { return walk.time_of(i, run.vision); };
         const auto sound_time = [](Index i) { return std::int64_t{i}; };
         Index seen = 0, heard = 0;
         // A token whose time is several chunks later ends only one chunk. The next token ends another one.
@@ -22429,10 +22206,9 @@ prompt_positions<Real> qwen3_omni_positions(const std::vector<omni_run>& runs,
         walk.add(walk.prompt.next);
         walk.add(walk.last = first - 1);
         const Index pictures = detail::tokens_of_run("qwen3_omni_positions", run.vision);
-        const Index frame = pictures == 0 ? 1 : run.vision.height * run.vision.width;
         Index seen = 0, heard = 0;
         while (seen < pictures && heard < run.audio_tokens) {
-          if (first + walk.time_of(seen / frame, run.vision) <= first + static_cast<Real>(heard)) {
+          if (first + walk.time_of(seen, run.vision) <= first + static_cast<Real>(heard)) {
             walk.add_video(first, run.vision, seen, seen + 1);
             ++seen;
           } else {
@@ -22676,13 +22452,10 @@ auto rows_in_order(const Eigen::DenseBase<Derived>& coordinates, const std::vect
 ///          height and width; std::length_error if the grid exceeds the address space
 /// Source:  `rot_pos_emb` of Hugging Face transformers (Qwen2-VL and later)
 inline std::vector<std::int64_t> spatial_merge_order(Index frames, Index height, Index width, Index merge) {
-  if (frames < 0 || height < 0 || width < 0)
-    detail::throw_invalid("spatial_merge_order", "an extent must not be negative, got ",
-                          detail::shape_text({frames, height, width}));
+  const Index cells = detail::cells("spatial_merge_order", {frames, height, width});
   if (merge <= 0 || height % merge != 0 || width % merge != 0)
     detail::throw_invalid("spatial_merge_order", "merge must be positive and divide height and width, got ",
                           merge, " for ", height, " and ", width);
-  const Index cells = detail::cells("spatial_merge_order", {frames, height, width});
   std::vector<std::int64_t> order(static_cast<std::size_t>(cells), 0);
   if (cells == 0) return order;
   std::size_t next = 0;
@@ -22703,9 +22476,8 @@ inline std::vector<std::int64_t> spatial_merge_order(Index frames, Index height,
 /// Source:  DINOv3, rope-vit and timm (class and registers first), Llama 4 (class last)
 template <class Derived>
 auto with_unrotated_tokens(const Eigen::DenseBase<Derived>& coordinates, Index before, Index after = 0) {
-  if (before < 0 || after < 0)
-    detail::throw_invalid("with_unrotated_tokens", "counts must not be negative, got ", before, " and ",
-                          after);
+  detail::check_rule("with_unrotated_tokens", before >= 0 && after >= 0, "counts must not be negative",
+                     before, after);
   using scalar = typename Derived::Scalar;
   const char* const name = "with_unrotated_tokens";
   const Index count = detail::added_rows(name, detail::added_rows(name, before, coordinates.rows()), after);
@@ -22842,14 +22614,14 @@ struct given_entries {
   static void identify(frequency_table<S>& table, std::uint64_t rule) {
     table.fingerprint_ = mix(rule, 3);
   }
-  /// The frequencies of a table made without frequencies: `pairs` zeros, with the given attention_factor.
-  static frequencies origin(Index pairs, double attention_factor) {
-    return frequencies::custom(number_array<double>(pairs, 1, 0.0), attention_factor);
+  /// Makes a table without frequencies: it reports zeros for all pairs, and m.
+  template <class S, class WriteRow>
+  static frequency_table<S> table(const char* function, Index pairs, double m, std::int64_t first, Index rows,
+                                  const WriteRow& write) {
+    const frequencies origin = frequencies::custom(number_array<double>(pairs, 1, 0.0), m);
+    return table<S>(function, origin, first, rows, write);
   }
 };
-template <class Derived>
-inline constexpr bool is_real =
-    std::is_same_v<typename Derived::Scalar, float> || std::is_same_v<typename Derived::Scalar, double>;
 template <class Derived>
 inline constexpr bool is_entry = is_real<Derived> || std::is_same_v<typename Derived::Scalar, Eigen::half> ||
                                  std::is_same_v<typename Derived::Scalar, Eigen::bfloat16>;
@@ -22907,6 +22679,18 @@ Index checked_pairs(const char* function, const char* name, const Matrix& x, tab
 }
 /// The first column of pair i.
 constexpr Index column(table_form form, Index i) { return form == table_form::repeated ? 2 * i : i; }
+/// The table of the entries of two matrices, rounded to S. It reports the given m.
+template <class S, class Cos, class Sin>
+frequency_table<S> table_of_matrices(const char* function, const Cos& cos, const Sin& sin, table_form form,
+                                     Index pairs, double m, std::int64_t first) {
+  const auto write = [&](Index r, S* cos_row, S* sin_row) {
+    for (Index i = 0; i < pairs; ++i) {
+      cos_row[i] = entry_of<S>(static_cast<double>(cos(r, column(form, i))));
+      sin_row[i] = entry_of<S>(static_cast<double>(sin(r, column(form, i))));
+    }
+  };
+  return given_entries::table<S>(function, pairs, m, first, cos.rows(), write);
+}
 /// Writes m cos and m sin of the angle inv_freq * coordinate.
 template <class S>
 void write_product(double inv_freq, double coordinate, double m, S& cos, S& sin) {
@@ -22991,16 +22775,15 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& angles, tabl
   const owned_array<typename Derived::Scalar> values = angles;
   const Index pairs = detail::checked_pairs("table_of_angles", "angles", values, form);
   const double m = detail::checked_m<S>("table_of_angles", "attention_factor", attention_factor);
-  return detail::given_entries::table<S>("table_of_angles", detail::given_entries::origin(pairs, m), first,
-                                         values.rows(), [&](Index r, S* cos, S* sin) {
-                                           for (Index i = 0; i < pairs; ++i) {
-                                             const Index column = detail::column(form, i);
-                                             const double angle = detail::checked_angle(
-                                                 "an angle", static_cast<double>(values(r, column)),
+  const auto write = [&](Index r, S* cos, S* sin) {
+    for (Index i = 0; i < pairs; ++i) {
+      const Index column = detail::column(form, i);
+      const double angle = detail::checked_angle("an angle", static_cast<double>(values(r, column)),
                                                  " at row ", r, ", column ", column);
-                                             detail::write_product(angle, 1.0, m, cos[i], sin[i]);
-                                           }
-                                         });
+      detail::write_product(angle, 1.0, m, cos[i], sin[i]);
+    }
+  };
+  return detail::given_entries::table<S>("table_of_angles", pairs, m, first, values.rows(), write);
 }
 /// The table of learned rotations, each of which rotates one pair for every frequency of a list.
 ///
@@ -23034,17 +22817,15 @@ frequency_table<S> table_of_angles(const Eigen::DenseBase<Derived>& rotations,
   const double m = detail::checked_m<S>("table_of_angles", "attention_factor", attention_factor);
   for (Index f = 0; f < count; ++f)
     detail::checked_angle("a range", static_cast<double>(factors(f)), " at index ", f);
-  return detail::given_entries::table<S>(
-      "table_of_angles", detail::given_entries::origin(pairs, m), first, given.rows(),
-      [&](Index r, S* cos, S* sin) {
-        for (Index a = 0; a < given.cols(); ++a) {
-          const double angle = detail::checked_angle("an angle", static_cast<double>(given(r, a)), " at row ",
-                                                     r, ", column ", a);
-          for (Index f = 0; f < count; ++f)
-            detail::write_product(static_cast<double>(factors(f)), angle, m, cos[a * count + f],
-                                  sin[a * count + f]);
-        }
-      });
+  const auto write = [&](Index r, S* cos, S* sin) {
+    for (Index a = 0; a < given.cols(); ++a) {
+      const double angle =
+          detail::checked_angle("an angle", static_cast<double>(given(r, a)), " at row ", r, ", column ", a);
+      for (Index f = 0; f < count; ++f, ++cos, ++sin)
+        detail::write_product(static_cast<double>(factors(f)), angle, m, *cos, *sin);
+    }
+  };
+  return detail::given_entries::table<S>("table_of_angles", pairs, m, first, given.rows(), write);
 }
 /// The table of cos and sin that another library computed, after checking that all pairs are rotations scaled
 /// by one m.
@@ -23076,15 +22857,7 @@ frequency_table<S> table_of_cos_sin(const Eigen::DenseBase<Cos>& cos, const Eige
   detail::checked_pairs("table_of_cos_sin", "sin", s, form);
   const double square = detail::checked_square<typename Cos::Scalar>("table_of_cos_sin", c, s, form, pairs);
   const double m = detail::checked_m<S>("table_of_cos_sin", "sqrt(cos^2 + sin^2)", std::sqrt(square));
-  return detail::given_entries::table<S>(
-      "table_of_cos_sin", detail::given_entries::origin(pairs, m), first, c.rows(),
-      [&](Index r, S* cos_row, S* sin_row) {
-        for (Index i = 0; i < pairs; ++i) {
-          const Index column = detail::column(form, i);
-          cos_row[i] = detail::entry_of<S>(static_cast<double>(c(r, column)));
-          sin_row[i] = detail::entry_of<S>(static_cast<double>(s(r, column)));
-        }
-      });
+  return detail::table_of_matrices<S>("table_of_cos_sin", c, s, form, pairs, m, first);
 }
 /// A table of arbitrary entries, which need not be rotations. Examples are pairs that also grow or shrink
 /// (xPos), mixtures of several angles (FoPE), and entries of low precision. `unrotate` divides every pair by
@@ -23106,14 +22879,9 @@ frequency_table<S> table_of_entries(const Eigen::DenseBase<Cos>& cos, const Eige
   const owned_array<typename Cos::Scalar> c = cos;
   const owned_array<typename Sin::Scalar> s = sin;
   detail::check_same_shape("table_of_entries", c, s);
-  const Index pairs = detail::checked_pairs("table_of_entries", "cos", c, table_form::half_width);
-  return detail::given_entries::table<S>("table_of_entries", detail::given_entries::origin(pairs, 1), first,
-                                         c.rows(), [&](Index r, S* cos_row, S* sin_row) {
-                                           for (Index i = 0; i < pairs; ++i) {
-                                             cos_row[i] = detail::entry_of<S>(static_cast<double>(c(r, i)));
-                                             sin_row[i] = detail::entry_of<S>(static_cast<double>(s(r, i)));
-                                           }
-                                         });
+  constexpr table_form form = table_form::half_width;
+  const Index pairs = detail::checked_pairs("table_of_entries", "cos", c, form);
+  return detail::table_of_matrices<S>("table_of_entries", c, s, form, pairs, 1, first);
 }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_TABLES_GIVEN_TABLE_HPP
@@ -23141,8 +22909,7 @@ template <class Rates = owned_array<double, 1>>
 Rates xpos_rates(Index rotary_dim, double gamma = 0.4) {
   if (rotary_dim <= 0 || rotary_dim % 2 != 0)
     detail::throw_invalid("xpos_rates", "rotary_dim must be even and positive, got ", rotary_dim);
-  if (!detail::is_finite(gamma) || gamma <= 0)
-    detail::throw_invalid("xpos_rates", "gamma must be finite and positive, got ", gamma);
+  detail::check_finite("xpos_rates", gamma > 0, "gamma must be finite and positive", gamma);
   const wide_real shift = wide_real(gamma) * rotary_dim, all = shift + rotary_dim;
   Rates rates(rotary_dim / 2);
   for (Index i = 0; i < rates.size(); ++i) rates(i) = static_cast<double>(log((2 * i + shift) / all));
@@ -23238,10 +23005,9 @@ class xpos {
   static xpos_growth checked(const frequencies& of, xpos_growth growth) {
     if (of.axes() != 1)
       detail::throw_invalid("xpos", "positions have one axis, got frequencies of ", of.axes(), " axes");
-    if (!detail::is_finite(growth.center))
-      detail::throw_invalid("xpos", "center must be finite, got ", growth.center);
-    if (!detail::is_finite(growth.scale_base) || growth.scale_base <= 0)
-      detail::throw_invalid("xpos", "scale_base must be finite and positive, got ", growth.scale_base);
+    detail::check_finite("xpos", true, "center must be finite", growth.center);
+    detail::check_finite("xpos", growth.scale_base > 0, "scale_base must be finite and positive",
+                         growth.scale_base);
     if (growth.rates.size() == 0) growth.rates = xpos_rates<number_array<double>>(of.rotary_dim());
     if (growth.rates.size() != of.pairs())
       detail::throw_invalid("xpos", "rates must be [pairs] = ", of.pairs(), ", got ", growth.rates.size());
@@ -24386,9 +24152,8 @@ namespace rope::inline ROPE_ABI {
 inline frequencies fourier_frequencies(const frequencies& schedule, double max_position) {
   if (schedule.axes() != 1)
     detail::throw_invalid("fourier_frequencies", "frequencies must have one axis, got ", schedule.axes());
-  if (!detail::is_finite(max_position) || max_position <= 0)
-    detail::throw_invalid("fourier_frequencies", "max_position must be finite and positive, got ",
-                          max_position);
+  detail::check_finite("fourier_frequencies", max_position > 0, "max_position must be finite and positive",
+                       max_position);
   const auto is_kept = [&](Index i) { return schedule.inv_freq(i, 0) > 2 * std::numbers::pi / max_position; };
   Index count = 0;
   for (Index i = 0; i < schedule.pairs(); ++i) count += is_kept(i) ? 1 : 0;
@@ -24446,21 +24211,20 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
   const double m = kept.attention_factor();
   const detail::row_angles angles(kept);
   number_array<double> cos(count), sin(count);
-  return detail::given_entries::table<S>("fourier_table", detail::given_entries::origin(pairs, m), start,
-                                         rows, [&](Index r, S* cos_row, S* sin_row) {
-                                           detail::write_row(
-                                               angles, [&](Index) { return start + r; }, 1, cos.data(),
-                                               sin.data());
-                                           for (Index d = 0; d < pairs; ++d) {
-                                             double cos_sum = 0, sin_sum = 0;
-                                             for (Index j = 0; j < count && d < mixed; ++j) {
-                                               cos_sum += cos(j) * to_cos(j, d);
-                                               sin_sum += sin(j) * to_sin(j, d);
-                                             }
-                                             cos_row[d] = detail::entry_of<S>(d < mixed ? m * cos_sum : m);
-                                             sin_row[d] = detail::entry_of<S>(m * sin_sum);
-                                           }
-                                         });
+  const auto write = [&](Index r, S* cos_row, S* sin_row) {
+    detail::write_row(
+        angles, [&](Index) { return start + r; }, 1, cos.data(), sin.data());
+    for (Index d = 0; d < pairs; ++d) {
+      double cos_sum = 0, sin_sum = 0;
+      for (Index j = 0; j < count && d < mixed; ++j) {
+        cos_sum += cos(j) * to_cos(j, d);
+        sin_sum += sin(j) * to_sin(j, d);
+      }
+      cos_row[d] = detail::entry_of<S>(d < mixed ? m * cos_sum : m);
+      sin_row[d] = detail::entry_of<S>(m * sin_sum);
+    }
+  };
+  return detail::given_entries::table<S>("fourier_table", pairs, m, start, rows, write);
 }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_TABLES_FOURIER_HPP
