@@ -4864,7 +4864,7 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
       const Index past = Index(reinterpret_cast<std::uintptr_t>(x.out) % size),
                   before = (size - past) / (channels * Index(sizeof(T)));
       if (past != 0 && past % 16 == 0 && x.heads > 2 && pairs > before &&
-          x.out_stride * Index(sizeof(T)) % size == 0 && (in_cache || channels == 1)) {
+          x.out_stride * Index(sizeof(T)) % size == 0 && in_cache) {
         rotate_packets<Layout, half_packet<P>, 1>(x, row, 0, before);
         row.cos += before, row.sin += before;
         x.in += channels * before, x.out += channels * before;

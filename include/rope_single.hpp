@@ -7437,7 +7437,7 @@ inline constexpr Index pairs_in_block = [] {
 /// Memory of std::vector and malloc often begins 16 bytes after a multiple of 64. Wide packets would then
 /// cross cache lines, and a store that does takes about twice as long. The pairs up to the first multiple of
 /// the packet size are therefore rotated in packets of half the width. This costs more than it saves in one
-/// or two heads, in channels of 16 bits and, for interleaved pairs, in channels that are not in a cache.
+/// or two heads, in channels of 16 bits, and in channels that are not in a cache.
 ///
 /// \tparam single  whether there is one head, for which single steps are faster than blocks
 template <class Layout, bool single = false, class T, class S, bool inverse>
@@ -7450,7 +7450,7 @@ EIGEN_ALWAYS_INLINE void rotate_token(token_heads<T> x, table_row<S, inverse> ro
       const Index past = Index(reinterpret_cast<std::uintptr_t>(x.out) % size),
                   before = (size - past) / (channels * Index(sizeof(T)));
       if (past != 0 && past % 16 == 0 && x.heads > 2 && pairs > before &&
-          x.out_stride * Index(sizeof(T)) % size == 0 && (in_cache || channels == 1)) {
+          x.out_stride * Index(sizeof(T)) % size == 0 && in_cache) {
         rotate_packets<Layout, half_packet<P>, 1>(x, row, 0, before);
         row.cos += before, row.sin += before;
         x.in += channels * before, x.out += channels * before;
