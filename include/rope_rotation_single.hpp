@@ -4234,17 +4234,21 @@ EIGEN_ALWAYS_INLINE void store(T* to, const P& values) {
     store_rounded(to, values);
 }
 #if defined(EIGEN_VECTORIZE_SSE)
-EIGEN_ALWAYS_INLINE __m128 load_two(const float* from) {
+EIGEN_ALWAYS_INLINE __m128 load_eight_bytes(const float* from) {
   double both;
   std::memcpy(&both, from, sizeof both);
   return _mm_castpd_ps(_mm_set_sd(both));
+}
+EIGEN_ALWAYS_INLINE __m128 load_eight_bytes(const Eigen::bfloat16* from) {
+  return _mm_castsi128_ps(
+      _mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
 }
 #endif
 template <class P, class A>
 EIGEN_ALWAYS_INLINE P load_each_twice(const A* from) {
 #if defined(EIGEN_VECTORIZE_SSE)
   if constexpr (std::is_same_v<A, float> && lanes<P> == 4) {
-    const __m128 entries = load_two(from);
+    const __m128 entries = load_eight_bytes(from);
     return P(_mm_unpacklo_ps(entries, entries));
   } else
 #endif
@@ -4493,9 +4497,19 @@ EIGEN_ALWAYS_INLINE even_odd<P> load_even_odd(const A* from) {
   }
 }
 #if defined(EIGEN_VECTORIZE_SSE)
-EIGEN_ALWAYS_INLINE void store_two(float* to, __m128 values) {
+EIGEN_ALWAYS_INLINE void store_eight_bytes(float* to, __m128 values) {
   const double both = _mm_cvtsd_f64(_mm_castps_pd(values));
   std::memcpy(to, &both, sizeof both);
+}
+EIGEN_ALWAYS_INLINE void store_eight_bytes(Eigen::bfloat16* to, __m128 values) {
+#if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
+  const auto four = __m128i(_mm_cvtneps_pbh(values));
+#else
+  const __m128i x = _mm_castps_si128(values), odd = _mm_and_si128(_mm_srli_epi32(x, 16), _mm_set1_epi32(1)),
+                upper = _mm_srai_epi32(_mm_add_epi32(_mm_add_epi32(x, _mm_set1_epi32(0x7fff)), odd), 16),
+                four = _mm_packs_epi32(upper, upper);
+#endif
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), four);
 }
 #endif
 template <class T, class P>
@@ -4748,28 +4762,37 @@ template <class T, class P>
 requires(!can_split_even_odd<T, P>) struct rotation_step<interleaved, T, P> : swapping_step<T, P> {
   using swapping_step<T, P>::swapping_step;
 };
-template <class P>
-struct two_floats;
 #if defined(EIGEN_VECTORIZE_SSE)
-template <class P>
-struct rotation_step<half_split, float, two_floats<P>> {
-  static constexpr Index pairs = 2, channels = pairs;
+template <class T, class P>
+struct eight_byte_step {
+  static constexpr Index pairs = 8 / Index(sizeof(T)), channels = pairs;
   P c, s;
   template <class Row>
-  EIGEN_ALWAYS_INLINE rotation_step(const Row& row, Index first)
-      : c(load_two(row.cos + first)), s(load_two(row.sin + first)) {
+  EIGEN_ALWAYS_INLINE eight_byte_step(const Row& row, Index first)
+      : c(entries(row.cos + first)), s(entries(row.sin + first)) {
     if constexpr (Row::inverse) c = multiply(c, fill<P>(row.scale)), s = multiply(s, fill<P>(-row.scale));
   }
-  EIGEN_ALWAYS_INLINE static P read_early(const float* in) { return load_two(in); }
-  EIGEN_ALWAYS_INLINE void rotate(const P& u, const float* in, float* out, Index half) const {
-    const P v = load_two(in + half);
-    store_two(out, multiply_subtract(u, c, multiply(v, s)));
-    store_two(out + half, multiply_add(v, c, multiply(u, s)));
+  EIGEN_ALWAYS_INLINE static P read_early(const T* in) { return load_eight_bytes(in); }
+  EIGEN_ALWAYS_INLINE void rotate(const P& u, const T* in, T* out, Index half) const {
+    const P v = load_eight_bytes(in + half);
+    store_eight_bytes(out, multiply_subtract(u, c, multiply(v, s)));
+    store_eight_bytes(out + half, multiply_add(v, c, multiply(u, s)));
+  }
+ private:
+  EIGEN_ALWAYS_INLINE static P entries(const float* from) {
+    if constexpr (pairs == 2)
+      return load_eight_bytes(from);
+    else
+      return load<P>(from);
   }
 };
-inline constexpr bool has_two_floats = true;
+template <class T>
+inline constexpr bool has_eight_byte_steps = std::is_same_v<T, float> || std::is_same_v<T, Eigen::bfloat16>;
 #else
-inline constexpr bool has_two_floats = false;
+template <class T, class P>
+struct eight_byte_step;
+template <class T>
+inline constexpr bool has_eight_byte_steps = false;
 #endif
 template <class Step, int count>
 struct rotation_steps {
@@ -4837,8 +4860,8 @@ EIGEN_ALWAYS_INLINE void rotate_packets(token_heads<T> x, const Row& row, Index 
   if constexpr (!std::is_same_v<half_packet<P>, P> && has_packets<T, half_packet<P>> && lanes<P> >= 4) {
     rotate_packets<Layout, half_packet<P>, 1>(x, row, first, last);
   } else {
-    if constexpr (has_two_floats && std::is_same_v<Layout, half_split> && std::is_same_v<T, float>)
-      first = rotate_blocks<rotation_step<Layout, T, two_floats<P>>, 1>(x, row, first, last);
+    if constexpr (has_eight_byte_steps<T> && std::is_same_v<Layout, half_split>)
+      first = rotate_blocks<eight_byte_step<T, P>, 1>(x, row, first, last);
     if (first < last) rotate_scalars<Layout>(x, row, first, last);
   }
 }

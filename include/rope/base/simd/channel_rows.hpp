@@ -17,11 +17,9 @@ ROPE_DETAIL_QUIET_BEGIN
 
 namespace rope::inline ROPE_ABI::detail {
 
-// A bfloat16 is the upper half of a float.
 #if defined(EIGEN_VECTORIZE_SSE)
 EIGEN_ALWAYS_INLINE auto load_widened(const Eigen::bfloat16* from, lane_count<4>) {
-  return _mm_castsi128_ps(
-      _mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+  return load_eight_bytes(from);
 }
 EIGEN_ALWAYS_INLINE auto load_widened(const std::int8_t* from, lane_count<4>) {
   std::int32_t four;

@@ -224,11 +224,16 @@ EIGEN_ALWAYS_INLINE void store(T* to, const P& values) {
 }
 
 #if defined(EIGEN_VECTORIZE_SSE)
-/// Two floats in the lower lanes of a register, zeros in the others.
-EIGEN_ALWAYS_INLINE __m128 load_two(const float* from) {
+// Eight bytes: two floats, followed by zeros, or four bfloat16, widened. A bfloat16 is the upper half of a
+// float.
+EIGEN_ALWAYS_INLINE __m128 load_eight_bytes(const float* from) {
   double both;
   std::memcpy(&both, from, sizeof both);
   return _mm_castpd_ps(_mm_set_sd(both));
+}
+EIGEN_ALWAYS_INLINE __m128 load_eight_bytes(const Eigen::bfloat16* from) {
+  return _mm_castsi128_ps(
+      _mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
 }
 #endif
 
@@ -238,7 +243,7 @@ EIGEN_ALWAYS_INLINE P load_each_twice(const A* from) {
 #if defined(EIGEN_VECTORIZE_SSE)
   // Eigen would read two floats as one double here, but an odd entry of a row is not aligned to 8 bytes.
   if constexpr (std::is_same_v<A, float> && lanes<P> == 4) {
-    const __m128 entries = load_two(from);
+    const __m128 entries = load_eight_bytes(from);
     return P(_mm_unpacklo_ps(entries, entries));
   } else
 #endif

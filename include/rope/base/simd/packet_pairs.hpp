@@ -121,9 +121,20 @@ EIGEN_ALWAYS_INLINE even_odd<P> load_even_odd(const A* from) {
 }
 
 #if defined(EIGEN_VECTORIZE_SSE)
-EIGEN_ALWAYS_INLINE void store_two(float* to, __m128 values) {
+// The inverse of load_eight_bytes. Each value is rounded like `rounded`.
+EIGEN_ALWAYS_INLINE void store_eight_bytes(float* to, __m128 values) {
   const double both = _mm_cvtsd_f64(_mm_castps_pd(values));
   std::memcpy(to, &both, sizeof both);
+}
+EIGEN_ALWAYS_INLINE void store_eight_bytes(Eigen::bfloat16* to, __m128 values) {
+#if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
+  const auto four = __m128i(_mm_cvtneps_pbh(values));
+#else
+  const __m128i x = _mm_castps_si128(values), odd = _mm_and_si128(_mm_srli_epi32(x, 16), _mm_set1_epi32(1)),
+                upper = _mm_srai_epi32(_mm_add_epi32(_mm_add_epi32(x, _mm_set1_epi32(0x7fff)), odd), 16),
+                four = _mm_packs_epi32(upper, upper);
+#endif
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), four);
 }
 #endif
 

@@ -166,30 +166,41 @@ requires(!can_split_even_odd<T, P>) struct rotation_step<interleaved, T, P> : sw
   using swapping_step<T, P>::swapping_step;
 };
 
-/// Two pairs of floats in half_split, for a row that ends with two or three pairs. P is a packet of four.
-template <class P>
-struct two_floats;
+/// A step of the half_split pairs whose u fill eight bytes: two pairs of float or four of bfloat16. It is for
+/// rows that end with fewer pairs than a step of P has. P is a packet of four floats.
 #if defined(EIGEN_VECTORIZE_SSE)
-template <class P>
-struct rotation_step<half_split, float, two_floats<P>> {
-  static constexpr Index pairs = 2, channels = pairs;
+template <class T, class P>
+struct eight_byte_step {
+  static constexpr Index pairs = 8 / Index(sizeof(T)), channels = pairs;
   P c, s;
 
   template <class Row>
-  EIGEN_ALWAYS_INLINE rotation_step(const Row& row, Index first)
-      : c(load_two(row.cos + first)), s(load_two(row.sin + first)) {
+  EIGEN_ALWAYS_INLINE eight_byte_step(const Row& row, Index first)
+      : c(entries(row.cos + first)), s(entries(row.sin + first)) {
     if constexpr (Row::inverse) c = multiply(c, fill<P>(row.scale)), s = multiply(s, fill<P>(-row.scale));
   }
-  EIGEN_ALWAYS_INLINE static P read_early(const float* in) { return load_two(in); }
-  EIGEN_ALWAYS_INLINE void rotate(const P& u, const float* in, float* out, Index half) const {
-    const P v = load_two(in + half);
-    store_two(out, multiply_subtract(u, c, multiply(v, s)));
-    store_two(out + half, multiply_add(v, c, multiply(u, s)));
+  EIGEN_ALWAYS_INLINE static P read_early(const T* in) { return load_eight_bytes(in); }
+  EIGEN_ALWAYS_INLINE void rotate(const P& u, const T* in, T* out, Index half) const {
+    const P v = load_eight_bytes(in + half);
+    store_eight_bytes(out, multiply_subtract(u, c, multiply(v, s)));
+    store_eight_bytes(out + half, multiply_add(v, c, multiply(u, s)));
+  }
+
+ private:
+  EIGEN_ALWAYS_INLINE static P entries(const float* from) {
+    if constexpr (pairs == 2)
+      return load_eight_bytes(from);
+    else
+      return load<P>(from);
   }
 };
-inline constexpr bool has_two_floats = true;
+template <class T>
+inline constexpr bool has_eight_byte_steps = std::is_same_v<T, float> || std::is_same_v<T, Eigen::bfloat16>;
 #else
-inline constexpr bool has_two_floats = false;
+template <class T, class P>
+struct eight_byte_step;
+template <class T>
+inline constexpr bool has_eight_byte_steps = false;
 #endif
 
 /// A block: `count` steps, one after another. Nested structures instead of an array, because g++ -O2 keeps
@@ -272,8 +283,8 @@ EIGEN_ALWAYS_INLINE void rotate_packets(token_heads<T> x, const Row& row, Index 
   if constexpr (!std::is_same_v<half_packet<P>, P> && has_packets<T, half_packet<P>> && lanes<P> >= 4) {
     rotate_packets<Layout, half_packet<P>, 1>(x, row, first, last);
   } else {
-    if constexpr (has_two_floats && std::is_same_v<Layout, half_split> && std::is_same_v<T, float>)
-      first = rotate_blocks<rotation_step<Layout, T, two_floats<P>>, 1>(x, row, first, last);
+    if constexpr (has_eight_byte_steps<T> && std::is_same_v<Layout, half_split>)
+      first = rotate_blocks<eight_byte_step<T, P>, 1>(x, row, first, last);
     if (first < last) rotate_scalars<Layout>(x, row, first, last);
   }
 }
