@@ -419,14 +419,20 @@ class message_part {
   requires(std::is_class_v<Number>&& std::convertible_to<Number, Index>) message_part(const Number& value)
       : kind_(kind::integer), integer_(static_cast<Index>(value)) {}
   void append_to(std::string& text) const {
-    if (kind_ == kind::text) text += text_;
-    if (kind_ == kind::integer) text += std::to_string(integer_);
-    if (kind_ == kind::natural) text += std::to_string(natural_);
-    if (kind_ == kind::real) {
-      char digits[32];
-      std::snprintf(digits, sizeof digits, "%.17g", real_);
-      text += digits;
+    char digits[32];
+    switch (kind_) {
+      case kind::text:
+        break;
+      case kind::integer:
+        std::snprintf(digits, sizeof digits, "%lld", integer_);
+        break;
+      case kind::natural:
+        std::snprintf(digits, sizeof digits, "%llu", natural_);
+        break;
+      case kind::real:
+        std::snprintf(digits, sizeof digits, "%.17g", real_);
     }
+    text += kind_ == kind::text ? text_ : digits;
   }
  private:
   enum class kind { text, real, integer, natural } kind_;
