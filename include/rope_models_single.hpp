@@ -13804,7 +13804,8 @@ inline constexpr Index pairs_in_block = [] {
 /// Memory of std::vector and malloc often begins 16 bytes after a multiple of 64. Wide packets would then
 /// cross cache lines, and a store that does takes about twice as long. The pairs up to the first multiple of
 /// the packet size are therefore rotated in packets of half the width. This costs more than it saves in one
-/// or two heads, in channels of 16 bits, and in channels that are not in a cache.
+/// head, in channels of 16 bits, and in channels that are not in a cache. In two heads it saves as often as
+/// it costs.
 ///
 /// \tparam single  whether there is one head, for which single steps are faster than blocks
 template <class Layout, bool single = false, class T, class S, bool inverse>
