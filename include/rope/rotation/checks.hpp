@@ -238,12 +238,15 @@ template <class T>
 void check_written(const char* function, const head_view<T>& x) {
   if constexpr (is_quantized<std::remove_const_t<T>>) check_written(function, x.scales);
   if (x.size() == 0) return;
-  for (const auto& [extent, stride] :
-       {std::pair(x.batch, x.batch_stride), {x.tokens, x.token_stride}, {x.heads, x.head_stride}})
+  const auto check_axis = [&](Index extent, Index stride) {
     if (extent > 1 && stride < x.head_dim && stride > -x.head_dim)
       throw_invalid(function, "the channels of a view that is written must not overlap, got a stride of ",
                     stride, " between heads of ", x.head_dim,
                     " channels; copy an expanded (broadcast) tensor first");
+  };
+  check_axis(x.batch, x.batch_stride);
+  check_axis(x.tokens, x.token_stride);
+  check_axis(x.heads, x.head_stride);
 }
 
 /// Replaces positions in a call of check_rotation if the smallest and largest position are known.

@@ -146,13 +146,28 @@ template <class X, class T>
 inline constexpr bool is_or_widens = std::is_same_v<X, T> ||
                                      (std::is_same_v<X, float> && !std::is_same_v<T, double>);
 
+/// Whether no extent is negative and all are below 2^15 (32-bit Index: 2^7), so that elements of up to 8 bytes
+/// fit the address space.
+constexpr bool are_small(Index a, Index b, Index c, Index d) {
+  return static_cast<std::size_t>(a | b | c | d) < std::size_t{1}
+                                                       << (std::numeric_limits<Index>::digits - 3) / 4;
+}
+
 /// Whether the number of bytes of elements [a, b, c, d] of `bytes` each fits an Index. An extent of 0 counts
-/// as 1: strides are products of some extents. Extents below 2^15 (32-bit Index: 2^7) fit for 8 bytes.
+/// as 1: strides are products of some extents.
 constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
-  if ((a | b | c | d) < Index{1} << (std::numeric_limits<Index>::digits - 3) / 4) return true;
+  if (are_small(a, b, c, d)) return true;
   return product_fits(
       {(std::max)(a, Index{1}), (std::max)(b, Index{1}), (std::max)(c, Index{1}), (std::max)(d, Index{1})},
       (std::numeric_limits<Index>::max)() / bytes);
+}
+
+/// check_extents of any extents. Not inline, so that a call with small extents costs one comparison.
+EIGEN_DONT_INLINE inline void check_large_extents(const char* name, const char* what, Index a, Index b,
+                                                  Index c, Index d, Index bytes) {
+  if ((a | b | c | d) < 0) throw_invalid(name, what, " must not be negative, got ", shape_text({a, b, c, d}));
+  if (!extents_fit(a, b, c, d, bytes))
+    throw_length(name, what, " must not exceed the address space, got ", shape_text({a, b, c, d}));
 }
 
 /// Throws if an extent is negative or the elements exceed the address space.
@@ -163,9 +178,7 @@ constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
 template <class T>
 void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d,
                    const char* what = "extents") {
-  if ((a | b | c | d) < 0) throw_invalid(name, what, " must not be negative, got ", shape_text({a, b, c, d}));
-  if (!extents_fit(a, b, c, d, Index(sizeof(T))))
-    throw_length(name, what, " must not exceed the address space, got ", shape_text({a, b, c, d}));
+  if (!are_small(a, b, c, d)) check_large_extents(name, what, a, b, c, d, Index(sizeof(T)));
 }
 
 /// Rejects int8 without scales.
