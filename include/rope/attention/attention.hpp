@@ -249,15 +249,15 @@ requires(detail::lacks_view<4, Arguments...>() || detail::lacks_output<Arguments
 
 }  // namespace rope::inline ROPE_ABI
 
-#define ROPE_DETAIL_ROTATIONS_AT(declared, T, Layout, Positions)                                             \
-  declared void rotate_checked<Layout, false, true>(const char*, const head_view<const T>&,                  \
-                                                    const head_view<T>&, const placed_table<float>&,         \
-                                                    const Positions&, const this_thread&, reverse_rotation); \
-  declared void rotate_checked<Layout, false, false>(                                                        \
-      const char*, const head_view<const T>&, const head_view<T>&, const placed_table<float>&,               \
-      const Positions&, const this_thread&, reverse_rotation);                                               \
-  declared void rotate_both_checked<Layout, false>(const char*, const head_view<T>&, const head_view<T>&,    \
-                                                   const placed_table<float>&, const Positions&,             \
+#define ROPE_DETAIL_ROTATIONS_AT(declared, T, Layout, Positions)                                           \
+  declared void rotate_checked<Layout, false, true>(const char*, const head_view<T>&, const head_view<T>&, \
+                                                    const placed_table<float>&, const Positions&,          \
+                                                    const this_thread&, reverse_rotation);                 \
+  declared void rotate_checked<Layout, false, false>(                                                      \
+      const char*, const head_view<const T>&, const head_view<T>&, const placed_table<float>&,             \
+      const Positions&, const this_thread&, reverse_rotation);                                             \
+  declared void rotate_both_checked<Layout, false>(const char*, const head_view<T>&, const head_view<T>&,  \
+                                                   const placed_table<float>&, const Positions&,           \
                                                    const this_thread&, reverse_rotation)
 #define ROPE_DETAIL_ROTATIONS_OF(declared, T, Layout)           \
   declared class rotation_plan<Layout, false, T, float, false>; \

@@ -78,8 +78,9 @@ void check_result(const char* function, const head_view<const X>& x, const head_
 /// Rotates `x` into `out` after all argument checks.
 ///
 /// \tparam in_place  whether out is x
+/// \tparam X         T if in_place, else a const channel type
 template <class Layout, bool inverse, bool in_place, class X, class T, class S, class P, class Threads>
-void rotate_checked(const char* function, const head_view<const X>& x, const head_view<T>& out,
+void rotate_checked(const char* function, const head_view<X>& x, const head_view<T>& out,
                     const placed_table<S>& table, const P& positions, const Threads& threads,
                     reverse_rotation back = reverse_rotation::inverse) {
   const auto source = position_source(positions, x.tokens);
@@ -89,9 +90,10 @@ void rotate_checked(const char* function, const head_view<const X>& x, const hea
     check_written(function, out);
   else
     check_result(function, x, out);
-  if constexpr (std::is_same_v<X, T>)
+  using input = std::remove_const_t<X>;
+  if constexpr (std::is_same_v<input, T>)
     rotate_into<Layout, inverse, in_place>(x, out, table, source, threads, back);
-  else if constexpr (is_or_widens<X, T>)
+  else if constexpr (is_or_widens<input, T>)
     rotate_and_round<Layout, inverse>(x, out, table, source, threads);
 }
 
@@ -130,6 +132,10 @@ void rotate_both_checked(const char* function, const head_view<Q>& q, const head
   if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
   const rotation_plan<Layout, inverse, Q, S, true> queries(q, q, table, back);
   const rotation_plan<Layout, inverse, K, S, true> keys(k, k, table, back);
+  if (queries.tokens() == 1) {
+    queries.rotate_one(source(0, 0));
+    return keys.rotate_one(source(0, 0));
+  }
   run_plans(threads, queries.block(), plan_at{queries, source}, plan_at{keys, source});
 }
 
@@ -212,8 +218,8 @@ void rotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& po
   ROPE_DETAIL_CHECK_WRITABLE("rotate_to", "out", T);
   ROPE_DETAIL_CHECK_ROUNDED("rotate_to", X, T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, false, false, std::remove_const_t<X>>(
-        "rotate_to", x, out, detail::placed(table), positions, threads);
+    detail::rotate_checked<Layout, false, false, const X>("rotate_to", x, out, detail::placed(table),
+                                                          positions, threads);
 }
 
 /// Inverse of `rotate`, in place: rotates every pair by the opposite angle and divides by attention_factor.
@@ -262,8 +268,8 @@ void unrotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& 
   ROPE_DETAIL_CHECK_WRITABLE("unrotate_to", "out", T);
   ROPE_DETAIL_CHECK_ROUNDED("unrotate_to", X, T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, false, std::remove_const_t<X>>(
-        "unrotate_to", x, out, detail::placed(table), positions, threads);
+    detail::rotate_checked<Layout, true, false, const X>("unrotate_to", x, out, detail::placed(table),
+                                                         positions, threads);
 }
 
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate, 2);

@@ -190,6 +190,11 @@ TEMPLATE_LIST_TEST_CASE("any strides give the same bits, in place and out of pla
         rope::rotate_to<Layout>(x, x, table, 9);
         CHECK(same_heads(x, expected.view));
         CHECK(in.untouched_outside(x));
+
+        in.fill(x, seed);
+        rope::rotate<Layout>(x, table, 9);
+        CHECK(same_heads(x, expected.view));
+        CHECK(in.untouched_outside(x));
       }
   });
 }
@@ -269,17 +274,17 @@ TEMPLATE_LIST_TEST_CASE("a pair of views gets the bits of two calls", "[rotation
   using S = typename TestType::entry;
   CAPTURE(seed);
   for_each_layout([]<class Layout>(Layout) {
-    for (const Index tokens : {1, 5, 300}) {
+    for (const auto& [batch, tokens] : {std::pair<Index, Index>{1, 1}, {2, 1}, {2, 5}, {2, 300}}) {
       const rope::frequency_table<S> table(rope::frequencies::custom(rope::frequencies(64).inv_freq(), 1.2),
                                            400);
-      const Index q_size = 2 * tokens * 9 * 64, k_size = 2 * tokens * 2 * 70;
+      const Index q_size = batch * tokens * 9 * 64, k_size = batch * tokens * 2 * 70;
       std::vector<T> q_memory = testing::random_channels<T>(q_size, seed),
                      k_memory = testing::random_channels<T>(k_size, seed + 1);
-      const auto q = rope::bhsd(q_memory.data(), 2, 9, tokens, 64),
-                 k = rope::bshd(k_memory.data(), 2, tokens, 2, 70);
+      const auto q = rope::bhsd(q_memory.data(), batch, 9, tokens, 64),
+                 k = rope::bshd(k_memory.data(), batch, tokens, 2, 70);
       const copy_of<T> expected_q = rotated_by_twin<Layout>(q, table, 50),
                        expected_k = rotated_by_twin<Layout>(k, table, 50);
-      CAPTURE(name_of<Layout>, tokens);
+      CAPTURE(name_of<Layout>, batch, tokens);
       rope::rotate<Layout>(q, k, table, 50);
       CHECK(same_heads(q, expected_q.view));
       CHECK(same_heads(k, expected_k.view));

@@ -248,6 +248,7 @@ TEMPLATE_LIST_TEST_CASE("a view without tokens, heads or rows does nothing", "[r
     const rope::frequency_table<S> two(rope::frequencies(4), 2);
     rope::rotate<Layout>(rope::bshd(memory.data(), 3, 2, 0, 4), two);
     rope::rotate_to<Layout>(rope::bhsd(memory.data(), 3, 0, 2, 4), rope::bshd(other.data(), 3, 2, 0, 4), two);
+    rope::rotate<Layout>(rope::bshd(static_cast<T*>(nullptr), 1, 1, 0, 6), two.at_channel(2));
     // Empty views do not overlap, for any strides.
     rope::rotate_to<Layout>(rope::bhsd(memory.data(), 3, 2, 0, 4), rope::bshd(memory.data(), 3, 0, 2, 4),
                             two);

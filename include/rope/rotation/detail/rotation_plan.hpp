@@ -140,11 +140,11 @@ void run_plans(const Threads& threads, Index block, const Plan& plan, const More
   });
 }
 
-/// A checked call. Its members are values, so that a compiler can keep them in registers. Positions are not
-/// part of the type, so its loops are compiled only once for all kinds of positions.
+/// A checked call. Positions are not part of the type, so its loops are compiled only once for all kinds of
+/// positions.
 ///
-/// For few tokens, structs that were just written are not copied: clang copies 32 bytes at once, and such a
-/// load waits until the stores of the single fields are complete.
+/// For few tokens, structs that were just written are not copied, and views are referred to: compilers copy 16
+/// or 32 bytes at once, and such a load waits until the stores of the single fields are complete.
 ///
 /// \tparam in_place  whether x and out are the same view, which leaves the loops more registers. If it is
 ///                   false they may be the same too
@@ -153,17 +153,21 @@ class rotation_plan {
   using A = arithmetic<T>;
 
  public:
-  EIGEN_ALWAYS_INLINE rotation_plan(const head_view<const T>& x, const head_view<T>& out,
+  using input = head_view<std::conditional_t<in_place, T, const T>>;
+
+  EIGEN_ALWAYS_INLINE rotation_plan(const input& x ROPE_DETAIL_LIFETIMEBOUND,
+                                    const head_view<T>& out ROPE_DETAIL_LIFETIMEBOUND,
                                     const placed_table<S>& placed,
                                     reverse_rotation back = reverse_rotation::inverse)
-      : x_(with_taken_strides(x)),
-        out_(with_taken_strides(out)),
-        table_(placed.table().view()),
-        first_channel_(placed.first_channel()) {
+      : x_(x), out_(out), table_(placed.table().view()), first_channel_(placed.first_channel()) {
     const double m = placed.table().attention_factor();
-    invert_rows_ = back == reverse_rotation::inverse && (table_.given || !has_inverse_square<S>(m));
-    if (back == reverse_rotation::inverse && !invert_rows_) scale_ = static_cast<S>(1 / (m * m));
-    if (invert_rows_ && !table_.given) unit_ = std::ldexp(1.0, -std::ilogb(m));
+    if (inverse && back == reverse_rotation::inverse) {
+      invert_rows_ = table_.given || !has_inverse_square<S>(m);
+      if (!invert_rows_)
+        scale_ = static_cast<S>(1 / (m * m));
+      else if (!table_.given)
+        unit_ = std::ldexp(1.0, -std::ilogb(m));
+    }
     converts_rows_ = converts_rows<T>(table_, m);
     choose_order();
   }
@@ -194,16 +198,15 @@ class rotation_plan {
   }
 
   void rotate_few(const std::int64_t* positions) const;
+  /// Rotates the only token of the call. Skips what run needs for pieces and threads, which takes as long as
+  /// the rotation of a few heads.
+  void rotate_one(std::int64_t position) const {
+    if (x_.heads > 0) rotate_few(&position);
+  }
 
  private:
-  /// The view with stride 0 for a single head or token: that stride is arbitrary and must not be added to a
-  /// pointer.
-  template <class X>
-  static head_view<X> with_taken_strides(head_view<X> x) {
-    if (x.heads == 1) x.head_stride = 0;
-    if (x.tokens == 1) x.token_stride = 0;
-    return x;
-  }
+  /// The stride between tokens or heads. That of a single one is arbitrary and must not be added to a pointer.
+  static Index step(Index extent, Index stride) { return extent == 1 ? 0 : stride; }
 
   void rotate_piece(Index b, Index t, Index count, const std::int64_t* positions) const;
 
@@ -251,7 +254,7 @@ class rotation_plan {
     token_heads<T> x = {first.in, first.out, first.heads, first.in_stride, first.out_stride};
     const table_view<S> table = table_;
     const S scale = scale_;
-    const Index in_step = x_.token_stride, out_step = out_.token_stride;
+    const Index in_step = step(count, x_.token_stride), out_step = step(count, out_.token_stride);
     const Index ahead = tokens_ahead_ > 0 ? tokens_ahead_ : count;
     for (Index t = 0; t < count; ++t, x.in += in_step, x.out += out_step) {
       if constexpr (order == head_order::together) ROPE_DETAIL_NO_VECTOR_KEPT;
@@ -285,20 +288,20 @@ class rotation_plan {
 
   /// Copies the channels of `count` tokens that are not rotated: all except `rotating` channels from
   /// first_channel_ on.
-  EIGEN_DONT_INLINE void copy(token_heads<T> x, Index count, Index rotating) const {
+  EIGEN_DONT_INLINE void copy(const token_heads<T>& x, Index count, Index rotating) const {
     if (x.in == x.out || rotating == x_.head_dim) return;
     const Index first = -first_channel_, last = first + x_.head_dim;
-    for (Index t = 0; t < count; ++t, x.in += x_.token_stride, x.out += out_.token_stride)
+    for (Index t = 0; t < count; ++t)
       for (Index h = 0; h < x.heads; ++h) {
-        const T* in = x.in + h * x.in_stride;
-        T* out = x.out + h * x.out_stride;
+        const T* in = x.in + t * x_.token_stride + h * x.in_stride;
+        T* out = x.out + t * out_.token_stride + h * x.out_stride;
         std::copy(in + first, in, out + first);
         std::copy(in + rotating, in + last, out + rotating);
       }
   }
 
-  head_view<const T> x_;
-  head_view<T> out_;
+  const input& x_;
+  const head_view<T>& out_;
   table_view<S> table_;
   Index first_channel_;
   bool invert_rows_ = false;
@@ -322,7 +325,8 @@ void rotation_plan<Layout, inverse, T, S, in_place>::rotate_piece(Index b, Index
   const Index together = is_token_major(x_) ? x_.heads : Index{tokens_ahead_ > 0 ? 4 : 8};
   for (Index h = 0; h < x_.heads; h += together) {
     const token_heads<T> x = {x_.at(b, t, h) + first_channel_, out_.at(b, t, h) + first_channel_,
-                              (std::min)(together, x_.heads - h), x_.head_stride, out_.head_stride};
+                              (std::min)(together, x_.heads - h), step(x_.heads, x_.head_stride),
+                              step(x_.heads, out_.head_stride)};
     if (x.in != x.out && 2 * table_.pairs != x_.head_dim) copy(x, count, 2 * table_.pairs);
     if (order_ == head_order::of_memory)
       rotate_tokens<head_order::of_memory>(x, count, positions);
@@ -337,9 +341,9 @@ void rotation_plan<Layout, inverse, T, S, in_place>::rotate_piece(Index b, Index
 /// head_order::of_memory is for more tokens than a cache holds, so only the other orders are compiled here.
 template <class Layout, bool inverse, class T, class S, bool in_place>
 void rotation_plan<Layout, inverse, T, S, in_place>::rotate_few(const std::int64_t* positions) const {
-  const token_heads<T> x = {x_.data + first_channel_, out_.data + first_channel_, x_.heads, x_.head_stride,
-                            out_.head_stride};
-  copy(x, x_.tokens, 2 * table_.pairs);
+  const token_heads<T> x = {x_.data + first_channel_, out_.data + first_channel_, x_.heads,
+                            step(x_.heads, x_.head_stride), step(x_.heads, out_.head_stride)};
+  if constexpr (!in_place) copy(x, x_.tokens, 2 * table_.pairs);
   x_.heads == 1 ? rotate_tokens<head_order::one>(x, x_.tokens, positions)
                 : rotate_tokens<head_order::together>(x, x_.tokens, positions);
 }
@@ -360,10 +364,11 @@ plan_at(const Plan&, const Source&) -> plan_at<Plan, Source>;
 /// Rotates every head of `x` into `out`, which is `x` if `in_place`. The arguments must be checked.
 template <class Layout, bool inverse, bool in_place = false, class T, class S, class Source,
           class Threads = this_thread>
-void rotate_into(const std::type_identity_t<head_view<const T>>& x, const head_view<T>& out,
-                 const placed_table<S>& table, const Source& positions, const Threads& threads = {},
-                 reverse_rotation back = reverse_rotation::inverse) {
+void rotate_into(const typename rotation_plan<Layout, inverse, T, S, in_place>::input& x,
+                 const head_view<T>& out, const placed_table<S>& table, const Source& positions,
+                 const Threads& threads = {}, reverse_rotation back = reverse_rotation::inverse) {
   const rotation_plan<Layout, inverse, T, S, in_place> all(x, out, table, back);
+  if (all.tokens() == 1) return all.rotate_one(positions(0, 0));
   run_plans(threads, all.block(), plan_at{all, positions});
 }
 
