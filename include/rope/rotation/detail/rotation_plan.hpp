@@ -169,7 +169,7 @@ class rotation_plan {
         unit_ = std::ldexp(1.0, -std::ilogb(m));
     }
     converts_rows_ = converts_rows<T>(table_, m);
-    choose_order();
+    if (tokens() != 1) choose_order();
   }
 
   /// The number of tokens of all rows of the batch.
@@ -210,8 +210,8 @@ class rotation_plan {
 
   void rotate_piece(Index b, Index t, Index count, const std::int64_t* positions) const;
 
-  /// Chooses the head order, and the prefetches that are faster if channels are not in a cache. Data of 16
-  /// MiB exceeds L2 but fits most shared L3 caches.
+  /// Chooses the head order, and the prefetches that are faster if channels are not in a cache. A single token
+  /// needs neither. Data of 16 MiB exceeds L2 but fits most shared L3 caches.
   void choose_order() {
     constexpr bool halves = std::is_same_v<Layout, half_split>;
     const bool from_memory = bytes() >= Index{1} << 24;
