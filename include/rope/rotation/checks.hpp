@@ -209,9 +209,10 @@ void check_memory(const char* function, const head_view<T>&... views) {
   (check_one(views), ...);
 }
 
-/// check_view and check_memory.
+/// check_view and check_memory. This function and check_rotation are declared inline: if g++ calls them, it
+/// stores every field of the view first, which takes as long as rotating a head.
 template <class T>
-void check_heads(const char* function, const head_view<T>& x) {
+inline void check_heads(const char* function, const head_view<T>& x) {
   check_view(function, x);
   check_memory(function, x);
 }
@@ -352,8 +353,8 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
 
 /// Checks the view as well, before anything is written.
 template <class Layout, class T, class S, class Source>
-void check_rotation(const char* function, const head_view<T>& x, const placed_table<S>& table,
-                    const Source& positions) {
+inline void check_rotation(const char* function, const head_view<T>& x, const placed_table<S>& table,
+                           const Source& positions) {
   check_heads(function, x);
   check_rotation<Layout>(function, x.batch, x.tokens, x.head_dim, table, positions);
 }
