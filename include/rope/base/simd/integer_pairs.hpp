@@ -72,10 +72,6 @@ struct integer_products {
     return pairs(vreinterpretq_s32_s16(vmovl_s8(vld1_s8(from))));
 #endif
   }
-  template <class X>
-  static EIGEN_ALWAYS_INLINE pairs load_first(const X* from, Index count) {
-    return load_first_pairs<integer_products>(from, count);
-  }
   static EIGEN_ALWAYS_INLINE pairs fill(const number* from) { return fill_pair<pairs>(from); }
   /// a.even * b.even + a.odd * b.odd + c in every lane.
   static EIGEN_ALWAYS_INLINE sums multiply_add(const pairs& a, const pairs& b, const sums& c) {

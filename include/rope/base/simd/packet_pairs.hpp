@@ -45,10 +45,6 @@ struct single_pairs {
   static pairs load(const X* from) {
     return {from[0], from[1]};
   }
-  template <class X>
-  static pairs load_first(const X* from, Index count) {
-    return {count > 0 ? Number(from[0]) : Number{}, count > 1 ? Number(from[1]) : Number{}};
-  }
   static pairs fill(const number* from) { return load(from); }
   static even_odd<pairs> of_tokens(const pairs& first, const pairs& second) {
     return {{first.even, second.even}, {first.odd, second.odd}};

@@ -229,8 +229,6 @@ void pack_row(const X* row, Index depth, A* packed, Index panel_stride) {
 ///     sum                  the type to which products are added
 ///     pairs, sums, reals   a register of pairs, of sums and of floats; each has `lanes` lanes
 ///     load(from)           pairs of neighbours, of packed or of stored numbers
-///     load_first(from, count)
-///                          like load, with zeros after `count` numbers
 ///     fill(from)           one pair in every lane
 ///     multiply_add(a, b, c)
 ///                          a.even * b.even + a.odd * b.odd + c in every lane
@@ -245,7 +243,6 @@ concept pair_products = requires(const typename X::number* packed, const typenam
   { X::zero() } -> std::same_as<typename X::sums>;
   { X::load(packed) } -> std::same_as<typename X::pairs>;
   { X::load(from) } -> std::same_as<typename X::pairs>;
-  { X::load_first(from, c) } -> std::same_as<typename X::pairs>;
   { X::fill(packed) } -> std::same_as<typename X::pairs>;
   { X::multiply_add(a, a, sums) } -> std::same_as<typename X::sums>;
   { X::of_tokens(a, a) } -> std::same_as<even_odd<typename X::pairs>>;
