@@ -25,7 +25,6 @@
 #include <rope/base/number_array.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/parallel.hpp>
-#include <rope/base/simd/packet_math.hpp>  // saturated_to
 #include <rope/config.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/query_key_tables.hpp>

@@ -68,16 +68,6 @@ constexpr bool product_fits(std::initializer_list<Index> extents,
 template <class Integer>
 concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
 
-/// rows * columns.
-///
-/// Throws:  std::length_error if an Index does not hold it
-inline Index integer_count(Index rows, Index columns) {
-  if (!product_fits({rows, columns}))
-    throw_length("list of integers", "the matrix exceeds the address space, got ",
-                 shape_text({rows, columns}));
-  return rows * columns;
-}
-
 /// A vector or a matrix of integers in memory. Element (r, c) is data[r * row_stride + c * column_stride].
 ///
 /// Invariant:  a row or a column is stored as one row, so rows > 1 only if columns > 1
@@ -93,16 +83,18 @@ struct integer_list {
       : integer_list(list.data(), static_cast<Index>(list.size()), 1) {}
   integer_list(const Integer* first, Index length, Index stride)
       : data(first), columns(length), column_stride(stride), given_columns(length) {}
+  /// Throws:  std::length_error if an Index does not hold row_count * column_count
   integer_list(const Integer* first, Index row_count, Index column_count, Index to_next_row,
                Index to_next_column)
-      : integer_list(first, integer_count(row_count, column_count),
-                     column_count == 1 ? to_next_row : to_next_column) {
-    given_rows = row_count;
-    given_columns = column_count;
-    if (row_count < 2 || column_count < 2) return;
-    rows = row_count;
-    columns = column_count;
-    row_stride = to_next_row;
+      : data(first), given_rows(row_count), given_columns(column_count) {
+    if (!product_fits({row_count, column_count}))
+      throw_length("list of integers", "the matrix exceeds the address space, got ",
+                   shape_text({row_count, column_count}));
+    const bool is_matrix = row_count > 1 && column_count > 1;
+    rows = is_matrix ? row_count : 1;
+    columns = is_matrix ? column_count : row_count * column_count;
+    row_stride = is_matrix ? to_next_row : 0;
+    column_stride = column_count == 1 ? to_next_row : to_next_column;
   }
 
   Index size() const { return rows * columns; }

@@ -7,6 +7,7 @@
 #include <concepts>   // std::integral, std::same_as
 #include <cstdint>
 #include <functional>  // std::equal_to
+#include <limits>
 #include <type_traits>
 
 #include <rope/config.hpp>
@@ -78,6 +79,26 @@ bool all_finite(const X* x, Index count) {
     for (Index j = 0; j < block; ++j) largest[j] = (std::max)(largest[j], exponent_of(i + j));
   for (; i < count; ++i) largest[0] = (std::max)(largest[0], exponent_of(i));
   return *std::max_element(largest, largest + block) != exponent;
+}
+
+/// x, or the largest finite number of its sign if x is infinite.
+template <class A>
+A saturated(A x) {
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
+                 infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
+  const bits word = bit_cast<bits>(x);
+  return bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
+}
+
+/// x as a number of A, saturated.
+template <class A>
+A saturated_to(double x) {
+  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
+  if constexpr (std::is_same_v<A, double>)
+    return saturated(x);
+  else
+    return static_cast<A>((std::min)((std::max)(x, -largest), largest));
 }
 
 /// The finaliser of SplitMix64: every bit of the word affects every bit of the result.

@@ -10,17 +10,6 @@
 /// Threads of a call. The caller provides them, and the library never creates one.
 
 namespace rope::inline ROPE_ABI {
-namespace detail {
-
-/// Bodies of parallel loops, with which the concepts below test a type.
-struct any_body {
-  void operator()(Index /*piece*/) const {}
-};
-struct any_range_body {
-  void operator()(Index /*first*/, Index /*last*/) const {}
-};
-
-}  // namespace detail
 
 /// A caller's own threads, with two const member functions. `threads()` returns how many run at a time.
 /// `parallel_for(count, body)` calls body(i) once for every i in [0, count), in any order and on any thread,
@@ -36,16 +25,16 @@ struct any_range_body {
 ///       }
 ///     };
 template <class X>
-concept thread_source = requires(const X& threads) {
+concept thread_source = requires(const X& threads, void (&body)(Index)) {
   { threads.threads() } -> std::convertible_to<Index>;
-  threads.parallel_for(Index{}, detail::any_body{});
+  threads.parallel_for(Index{}, body);
 };
 
 /// Eigen::ThreadPoolDevice, or a type with its interface. It is used without an adapter.
 template <class X>
-concept eigen_thread_pool_device = requires(const X& device) {
+concept eigen_thread_pool_device = requires(const X& device, void (&body)(Index, Index)) {
   { device.numThreads() } -> std::convertible_to<Index>;
-  device.parallelFor(Index{}, {0.0, 0.0, 0.0}, detail::any_range_body{});
+  device.parallelFor(Index{}, {0.0, 0.0, 0.0}, body);
 };
 
 /// The types that a `threads` parameter accepts.

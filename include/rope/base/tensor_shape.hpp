@@ -53,14 +53,6 @@ Index checked_index(const char* name, Number number, int axis) {
                  " on index ", axis);
   return to_index(number);
 }
-template <class X>
-Index span_extent(const X& x, int axis) {
-  return checked_index("an extent", x.extent(static_cast<std::size_t>(axis)), axis);
-}
-template <class X>
-Index span_stride(const X& x, int axis) {
-  return checked_index("a stride", x.stride(static_cast<std::size_t>(axis)), axis);
-}
 
 /// A tensor or an mdspan of any strides, with as many indices as `rank`.
 template <class X, int rank>
@@ -91,8 +83,8 @@ auto indexed_memory_of(X& x, std::integer_sequence<int, axis...>) {
     return memory;
   } else {
     indexed_memory<typename std::remove_cvref_t<X>::element_type, rank> memory = {.data = x.data_handle()};
-    memory.extents = {span_extent(x, axis)...};
-    memory.strides = {span_stride(x, axis)...};
+    memory.extents = {checked_index("an extent", x.extent(std::size_t(axis)), axis)...};
+    memory.strides = {checked_index("a stride", x.stride(std::size_t(axis)), axis)...};
     for (std::size_t i = 0; i < rank; ++i) {
       std::size_t place = i;  // the last index is the faster one of two with equal strides
       for (; place > 0 && memory.strides[memory.from_fastest[place - 1]] >= memory.strides[i]; --place)

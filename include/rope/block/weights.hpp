@@ -2,8 +2,11 @@
 #ifndef ROPE_BLOCK_WEIGHTS_HPP
 #define ROPE_BLOCK_WEIGHTS_HPP
 
+#include <array>     // std::tuple_size of extents
 #include <concepts>  // std::convertible_to
-#include <new>       // placement new
+#include <cstddef>
+#include <new>    // placement new
+#include <tuple>  // std::apply
 #include <type_traits>
 
 #include <rope/attention/attention.hpp>  // attention_options
@@ -99,12 +102,10 @@ struct projection {
   /// Throws:  std::invalid_argument if there are gaps between rows or numbers of the weight, or between
   ///          numbers of the bias
   template <detail::strided_span<2> W>
-  requires(!detail::dense<W>) projection(const W& w)
-      : projection(span_data(w), detail::span_extent(w, 0), detail::span_extent(w, 1)) {}
+  requires(!detail::dense<W>) projection(const W& w) : projection(map_of_span<weight_map>(w)) {}
   template <detail::strided_span<2> W, detail::strided_span<1> B>
   requires(!detail::dense<W> && !detail::dense<B>) projection(const W& w, const B& b)
-      : projection(weight_map(span_data(w), detail::span_extent(w, 0), detail::span_extent(w, 1)),
-                   bias_map(span_data(b), detail::span_extent(b, 0))) {}
+      : projection(map_of_span<weight_map>(w), map_of_span<bias_map>(b)) {}
   /// A row-major array in memory.
   ///
   /// \param w  [out_features, in_features]
@@ -113,18 +114,19 @@ struct projection {
       : weight(w, out_features, in_features), bias(b, b == nullptr ? 0 : out_features) {}
 
  private:
-  /// Checks that the numbers of an mdspan are contiguous in the order of its indices, and returns them.
-  template <class X>
-  static T* span_data(const X& x) {
+  /// The map of an mdspan, whose numbers must be contiguous in the order of its indices.
+  template <class Map, class X>
+  static Map map_of_span(const X& x) {
     constexpr int rank = static_cast<int>(X::rank());
+    const auto memory = detail::indexed_memory_of<rank>(x);
     Index contiguous = 1;
-    for (int i = rank - 1; i >= 0; contiguous *= detail::span_extent(x, i--))
-      if (detail::span_extent(x, i) > 1 && detail::span_stride(x, i) != contiguous)
+    for (std::size_t i = rank; i-- > 0; contiguous *= memory.extents[i])
+      if (memory.extents[i] > 1 && memory.strides[i] != contiguous)
         detail::throw_invalid("projection", "an mdspan of a ", rank == 1 ? "bias" : "weight",
                               " must be row-major without gaps (layout_right), got a stride of ",
-                              detail::span_stride(x, i), " on index ", i, " in place of ", contiguous,
+                              memory.strides[i], " on index ", i, " in place of ", contiguous,
                               "; copy it first");
-    return x.data_handle();
+    return std::apply([&](auto... extents) { return Map(memory.data, extents...); }, memory.extents);
   }
   template <class B>
   static bias_map checked_bias(B& b) {

@@ -206,7 +206,7 @@ inline frequencies ggml_frequencies(const ggml_rope_parameters& p) {
     const double factor = p.freq_factors.empty() ? 1 : p.freq_factors[static_cast<std::size_t>(i)];
     if (factor >= 0.999e30) continue;
     const wide_real f = powers(one_axis ? i : places(i, 1)) / factor;
-    const wide_real unscaled = blends ? p.ext_factor * (1 - detail::ramp(i, blend.low, blend.high)) : 0;
+    const wide_real unscaled = blends ? p.ext_factor * (1 - detail::ramp(i, blend)) : 0;
     inv_freq(i, one_axis ? 0 : places(i, 0)) = static_cast<double>(f * (scale * (1 - unscaled) + unscaled));
   }
   return frequencies::custom(std::move(inv_freq), static_cast<double>(magnitude));

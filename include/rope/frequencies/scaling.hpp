@@ -60,13 +60,25 @@ inline blend_bounds blend_between(double fast, double slow, bool truncate, const
 }
 
 /// The share of a pair that is interpolated: 0 below `low`, 1 above `high`, and linear between them.
-inline wide_real ramp(Index pair, wide_real low, wide_real high) {
-  return std::clamp((pair - low) / (high - low), wide_real(0), wide_real(1));
+inline wide_real ramp(Index pair, const blend_bounds& of) {
+  return std::clamp((pair - of.low) / (of.high - of.low), wide_real(0), wide_real(1));
 }
 
 /// \param field  the names of the rule and of its field, for the message
 inline void require_positive(const char* field, double value) {
   if (!is_finite(value) || value <= 0) throw_invalid({field, " must be positive and finite, got ", value});
+}
+
+/// Checks that a list has one positive number per pair.
+///
+/// \param list  what messages call the list
+inline void check_factors(const char* rule, const char* list, const std::vector<double>& factors,
+                          const schedule& axis) {
+  if (static_cast<Index>(factors.size()) != axis.inv_freq.size())
+    throw_invalid(rule, list, " must have one value per pair, ", axis.inv_freq.size(), ", got ",
+                  factors.size());
+  for (const double factor : factors)
+    check_finite(rule, factor > 0, "a factor must be positive and finite", factor);
 }
 
 /// Multiplies the base by multiplier. The product must be above 1.
@@ -121,10 +133,7 @@ struct pair_factor_scaling {
   ///
   /// Throws:  std::invalid_argument unless there is one factor per pair, each finite and positive
   void apply(schedule& axis) const {
-    if (static_cast<Index>(factors.size()) != axis.inv_freq.size())
-      detail::throw_invalid("pair_factor_scaling", "factors must have one value per pair, ",
-                            axis.inv_freq.size(), ", got ", factors.size());
-    for (const double factor : factors) detail::require_positive("pair_factor_scaling: a factor", factor);
+    detail::check_factors("pair_factor_scaling", "factors", factors, axis);
     for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= factors[static_cast<std::size_t>(i)];
   }
 };
@@ -212,12 +221,11 @@ struct yarn_scaling {
   /// Requires:  original_max_position, beta_fast and beta_slow finite and positive
   /// Throws:    std::invalid_argument if low > high, which means that no pair is between them
   blend_bounds bounds(const schedule& axis) const {
-    const auto [low, high] =
-        detail::blend_between(beta_fast, beta_slow, truncate, axis, original_max_position);
-    if (low > high)
+    const auto of = detail::blend_between(beta_fast, beta_slow, truncate, axis, original_max_position);
+    if (of.low > of.high)
       detail::throw_invalid("yarn_scaling", "no pair lies between beta_fast and beta_slow, got low ",
-                            static_cast<double>(low), " above high ", static_cast<double>(high));
-    return {low, high};
+                            static_cast<double>(of.low), " above high ", static_cast<double>(of.high));
+    return of;
   }
 
   /// g(k) of the formula above.  Requires: factor finite and positive
@@ -246,9 +254,9 @@ struct yarn_scaling {
       detail::check_finite("yarn_scaling", field.value_or(0) >= 0,
                            "attention_factor, mscale and mscale_all_dim must be finite and not negative",
                            field.value_or(0));
-    const auto [low, high] = bounds(axis);
+    const blend_bounds of = bounds(axis);
     for (Index i = 0; i < axis.inv_freq.size(); ++i) {
-      const wide_real interpolated = detail::ramp(i, low, high);
+      const wide_real interpolated = detail::ramp(i, of);
       axis.inv_freq(i) *= (1 - interpolated) + interpolated / factor;
     }
     axis.attention_factor *= magnitude();
@@ -368,13 +376,8 @@ struct longrope_scaling {
     detail::check_finite("longrope_scaling", length >= 0, "length must be finite and not negative", length);
     detail::require_positive("longrope_scaling: factor", factor.value_or(1));
     detail::require_positive("longrope_scaling: attention_factor", attention_factor.value_or(1));
-    for (const auto* list : {&short_factor, &long_factor}) {
-      if (static_cast<Index>(list->size()) != axis.inv_freq.size())
-        detail::throw_invalid("longrope_scaling", "", list == &short_factor ? "short_factor" : "long_factor",
-                              " must have one value per pair, ", axis.inv_freq.size(), ", got ",
-                              list->size());
-      for (const double value : *list) detail::require_positive("longrope_scaling: a factor", value);
-    }
+    detail::check_factors("longrope_scaling", "short_factor", short_factor, axis);
+    detail::check_factors("longrope_scaling", "long_factor", long_factor, axis);
     const std::vector<double>& list = uses_long() ? long_factor : short_factor;
     for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= list[static_cast<std::size_t>(i)];
     axis.attention_factor *= magnitude();

@@ -125,9 +125,8 @@ struct ntk_by_parts_scaling {
     const detail::blend_bounds of_ntk = bounds(1.25, 0.75, axis), of_original = bounds(16, 2, axis);
     for (Index i = 0; i < axis.inv_freq.size(); ++i) {
       const wide_real original = axis.inv_freq(i), linear = original / factor;
-      const wide_real ntk_share = (1 - detail::ramp(i, of_ntk.low, of_ntk.high)) * ntk_factor;
-      const wide_real original_share =
-          (1 - detail::ramp(i, of_original.low, of_original.high)) * extrapolation_factor;
+      const wide_real ntk_share = (1 - detail::ramp(i, of_ntk)) * ntk_factor;
+      const wide_real original_share = (1 - detail::ramp(i, of_original)) * extrapolation_factor;
       const wide_real blended = linear * (1 - ntk_share) + stretched.inv_freq(i) * ntk_share;
       axis.inv_freq(i) = blended * (1 - original_share) + original * original_share;
     }

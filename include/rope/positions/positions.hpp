@@ -91,6 +91,13 @@ segments(const X&, const Y&) -> segments<detail::integer_of<X>>;
 
 namespace detail {
 
+/// start + steps, clamped to the int64 range: a sum that wraps around could be inside a table.
+inline std::int64_t advance(std::int64_t start, std::int64_t steps) {
+  using limits = std::numeric_limits<std::int64_t>;
+  if (sum_is_position(start, steps)) return start + steps;
+  return steps > 0 ? (limits::max)() : (limits::min)();
+}
+
 /// The smallest and the largest position of a call. The range of a call without tokens is empty.
 struct position_range {
   std::int64_t smallest = (std::numeric_limits<std::int64_t>::max)();
@@ -100,15 +107,14 @@ struct position_range {
     smallest = (std::min)(smallest, position);
     largest = (std::max)(largest, position);
   }
+  /// Includes the positions of `tokens` tokens, the first of which is at `start`.
+  void include(std::int64_t start, std::int64_t tokens) {
+    if (tokens <= 0) return;
+    include(start);
+    include(advance(start, tokens - 1));
+  }
   bool empty() const { return largest < smallest; }
 };
-
-/// start + steps, clamped to the int64 range: a sum that wraps around could be inside a table.
-inline std::int64_t advance(std::int64_t start, std::int64_t steps) {
-  using limits = std::numeric_limits<std::int64_t>;
-  if (sum_is_position(start, steps)) return start + steps;
-  return steps > 0 ? (limits::max)() : (limits::min)();
-}
 
 // The forms of positions. Each has operator()(b, t), the position of token t of row b, and range(), which
 // checks lengths and returns the smallest and the largest position. Both functions clamp to the int64 range:
@@ -121,10 +127,7 @@ struct contiguous_positions {
   std::int64_t operator()(Index /*b*/, Index t) const { return advance(start, t); }
   position_range range(const char* /*function*/, Index batch, Index tokens) const {
     position_range range;
-    if (batch > 0 && tokens > 0) {
-      range.include(start);
-      range.include(advance(start, tokens - 1));
-    }
+    if (batch > 0) range.include(start, tokens);
     return range;
   }
 };
@@ -175,11 +178,7 @@ struct started_rows {
     if (starts.size() != batch)
       throw_invalid(function, "row_starts must be [batch] = ", batch, ", got ", starts.size());
     position_range range;
-    if (tokens == 0) return range;
-    for (Index b = 0; b < batch; ++b) {
-      range.include(as_position(starts[b]));
-      range.include(advance(as_position(starts[b]), tokens - 1));
-    }
+    for (Index b = 0; b < batch; ++b) range.include(as_position(starts[b]), tokens);
     return range;
   }
 };
@@ -221,13 +220,8 @@ struct segmented_positions {
       throw_invalid(function, "segment starts must be empty or one per segment, got ", starts.size(), " for ",
                     offsets.size() - 1, " segments");
     position_range range;
-    for (Index s = 0; s + 1 < offsets.size(); ++s) {
-      const std::int64_t begin = as_position(offsets[s]), end = as_position(offsets[s + 1]);
-      if (end == begin) continue;
-      // Differences do not overflow: offsets start at 0 and do not decrease.
-      range.include(start_of(s));
-      range.include(advance(start_of(s), end - begin - 1));
-    }
+    for (Index s = 0; s + 1 < offsets.size(); ++s)  // no overflow: offsets start at 0 and do not decrease
+      range.include(start_of(s), as_position(offsets[s + 1]) - as_position(offsets[s]));
     return batch > 0 ? range : position_range{};
   }
   std::int64_t start_of(Index segment) const { return starts.empty() ? 0 : as_position(starts[segment]); }

@@ -9,6 +9,7 @@
 
 #include <rope/base/message.hpp>
 #include <rope/base/number_array.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/tables/detail/table_arguments.hpp>
@@ -102,8 +103,8 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
         cos_sum += cos(j) * to_cos(j, d);
         sin_sum += sin(j) * to_sin(j, d);
       }
-      cos_row[d] = detail::entry_of<S>(d < mixed ? m * cos_sum : m);
-      sin_row[d] = detail::entry_of<S>(m * sin_sum);
+      cos_row[d] = detail::saturated_to<S>(d < mixed ? m * cos_sum : m);
+      sin_row[d] = detail::saturated_to<S>(m * sin_sum);
     }
   };
   return detail::given_entries::table<S>("fourier_table", pairs, m, start, rows, write);

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <type_traits>
 #include <vector>
 
@@ -29,14 +28,6 @@ namespace rope::inline ROPE_ABI::detail {
 /// its inverse are then normal numbers of S, and the square of the radius is a normal double.
 template <class S>
 inline constexpr double largest_radius = std::is_same_v<S, float> ? 0x1p126 : 0x1p500;
-
-/// The value rounded to S. A value beyond the range of S becomes the largest number, which `table` below
-/// rejects.
-template <class S>
-S entry_of(double value) {
-  constexpr auto largest = static_cast<double>((std::numeric_limits<S>::max)());
-  return static_cast<S>(value > largest ? largest : value < -largest ? -largest : value);
-}
 
 /// Makes a frequency_table from given entries; a friend of frequency_table.
 struct given_entries {
@@ -163,8 +154,8 @@ frequency_table<S> table_of_matrices(const char* function, const Cos& cos, const
                                      Index pairs, double m, std::int64_t first) {
   const auto write = [&](Index r, S* cos_row, S* sin_row) {
     for (Index i = 0; i < pairs; ++i) {
-      cos_row[i] = entry_of<S>(static_cast<double>(cos(r, column(form, i))));
-      sin_row[i] = entry_of<S>(static_cast<double>(sin(r, column(form, i))));
+      cos_row[i] = saturated_to<S>(static_cast<double>(cos(r, column(form, i))));
+      sin_row[i] = saturated_to<S>(static_cast<double>(sin(r, column(form, i))));
     }
   };
   return given_entries::table<S>(function, pairs, m, first, cos.rows(), write);

@@ -16,6 +16,7 @@ namespace {
 
 using rope::detail::integer_floats;
 using rope::detail::integer_products;
+using rope::detail::load_first_pairs;
 using packets = integer_products<integer_floats>;
 using one = integer_products<float>;
 constexpr auto lanes = static_cast<std::size_t>(packets::lanes);
@@ -49,8 +50,8 @@ TEST_CASE("products of pairs of integers are exact in every lane", "[base]") {
     // Compares the product of whole registers with that of the first channels of one.
     of_registers.even =
         packets::multiply_add(packets::load(queries.data()), packets::load(keys.data()), of_registers.even);
-    of_registers.odd = packets::multiply_add(packets::load_first(queries.data(), count),
-                                             packets::load_first(keys.data(), count), of_registers.odd);
+    of_registers.odd = packets::multiply_add(load_first_pairs<packets>(queries.data(), count),
+                                             load_first_pairs<packets>(keys.data(), count), of_registers.odd);
     std::vector<std::int32_t> got(2 * lanes), expected(2 * lanes);
     packets::store_sums(got.data(), of_registers.even, of_registers.odd);
     // In memory, sums are in the order of channels, while unpacking alternates every four.

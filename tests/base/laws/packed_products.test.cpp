@@ -331,7 +331,7 @@ TEST_CASE("pairs in registers are neighbours in memory", "[base]") {
   CHECK(channels_of<P>(a) == x);
   for (Index count = 0; count <= channels; ++count) {
     CAPTURE(count);
-    const auto seen = channels_of<P>(products::load_first(x.data(), count));
+    const auto seen = channels_of<P>(load_first_pairs<products>(x.data(), count));
     for (Index i = 0; i < channels; ++i) CHECK(at(seen, i) == (i < count ? at(x, i) : 0.0f));
   }
   const auto filled = channels_of<P>(products::fill(x.data()));

@@ -76,7 +76,7 @@ EIGEN_ALWAYS_INLINE void score_block_of_pairs(const typename Products::number* q
     for (Index p = 0; p < line; p += 2 * L) multiply(d + p, whole);
   }
   for (; d + 2 * L <= depth; d += 2 * L) multiply(d, whole);
-  if (d < depth) multiply(d, [&](const auto* from) { return Products::load_first(from, depth - d); });
+  if (d < depth) multiply(d, [&](const auto* from) { return load_first_pairs<Products>(from, depth - d); });
 
   typename Products::sum totals[padded];
   unrolled<padded / std::size_t(L)>([&](auto i) ROPE_DETAIL_INLINE_LAMBDA {
@@ -170,7 +170,7 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
   const auto token = [&](Index j) {
     return [&, j](int n) ROPE_DETAIL_INLINE_LAMBDA { return load(values.at(j), n); };
   };
-  const auto nothing = [&](int) { return Products::load_first(values.rows.rows, 0); };
+  const auto nothing = [&](int) { return load_first_pairs<Products>(values.rows.rows, 0); };
   Index j = values.first;
   if (j % 2 == 1) {
     prefetch(1);
@@ -215,7 +215,7 @@ EIGEN_DONT_INLINE void value_rows_of_pairs(const value_pairs<Products>& values, 
   for (Index r = 0; r < rows; ++r) std::copy_n(sums + r * channels + c, rest, padded + r * width);
   value_block_of_pairs<rows, 1>(
       values.from_channel(c), padded, width,
-      [&](const stored* from, int) { return Products::load_first(from, rest); }, ahead, again(c));
+      [&](const stored* from, int) { return load_first_pairs<Products>(from, rest); }, ahead, again(c));
   for (Index r = 0; r < rows; ++r) std::copy_n(padded + r * width, rest, sums + r * channels + c);
 }
 

@@ -18,7 +18,6 @@
 #include <rope/base/scratch.hpp>
 #include <rope/base/simd/channel_rows.hpp>
 #include <rope/base/simd/packet.hpp>
-#include <rope/base/simd/packet_math.hpp>  // saturated
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/view.hpp>

@@ -72,9 +72,6 @@ struct bfloat16_pairs {
 
   static EIGEN_ALWAYS_INLINE sums zero() { return detail::fill<P>(0.0f); }
   static EIGEN_ALWAYS_INLINE pairs load(const number* from) { return load_bits<pairs>(from); }
-  static EIGEN_ALWAYS_INLINE pairs load_first(const number* from, Index count) {
-    return load_first_pairs<bfloat16_pairs>(from, count);
-  }
   static EIGEN_ALWAYS_INLINE pairs fill(const number* from) { return fill_pair<pairs>(from); }
   /// a.even * b.even + (a.odd * b.odd + c) in every lane.
   static EIGEN_ALWAYS_INLINE sums multiply_add(const pairs& a, const pairs& b, const sums& c) {

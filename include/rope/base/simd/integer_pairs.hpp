@@ -40,6 +40,48 @@ struct integer_products<float> : single_pairs<std::int16_t, std::int8_t, std::in
   }
 };
 
+// Registers of 16-bit integers: widened ones of 8 bits, the sums of the products of two neighbours, and the
+// alternating integers of two registers, of the first and of the second half of every 128 bits.
+#if defined(EIGEN_VECTORIZE_SSE)
+EIGEN_ALWAYS_INLINE __m128i widened_integers(const std::int8_t* from, lane_count<4>) {
+  const __m128i packed = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+  return _mm_srai_epi16(_mm_unpacklo_epi8(packed, packed), 8);
+}
+EIGEN_ALWAYS_INLINE __m128i neighbour_products(__m128i a, __m128i b) { return _mm_madd_epi16(a, b); }
+EIGEN_ALWAYS_INLINE __m128i low_integers(__m128i a, __m128i b) { return _mm_unpacklo_epi16(a, b); }
+EIGEN_ALWAYS_INLINE __m128i high_integers(__m128i a, __m128i b) { return _mm_unpackhi_epi16(a, b); }
+#elif defined(EIGEN_VECTORIZE_NEON) && EIGEN_ARCH_ARM64
+EIGEN_ALWAYS_INLINE int32x4_t widened_integers(const std::int8_t* from, lane_count<4>) {
+  return vreinterpretq_s32_s16(vmovl_s8(vld1_s8(from)));
+}
+EIGEN_ALWAYS_INLINE int32x4_t neighbour_products(int32x4_t a, int32x4_t b) {
+  const int16x8_t x = vreinterpretq_s16_s32(a), y = vreinterpretq_s16_s32(b);
+  return vpaddq_s32(vmull_s16(vget_low_s16(x), vget_low_s16(y)), vmull_high_s16(x, y));
+}
+EIGEN_ALWAYS_INLINE int32x4_t low_integers(int32x4_t a, int32x4_t b) {
+  return vreinterpretq_s32_s16(vzip1q_s16(vreinterpretq_s16_s32(a), vreinterpretq_s16_s32(b)));
+}
+EIGEN_ALWAYS_INLINE int32x4_t high_integers(int32x4_t a, int32x4_t b) {
+  return vreinterpretq_s32_s16(vzip2q_s16(vreinterpretq_s16_s32(a), vreinterpretq_s16_s32(b)));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX2)
+EIGEN_ALWAYS_INLINE __m256i widened_integers(const std::int8_t* from, lane_count<8>) {
+  return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+EIGEN_ALWAYS_INLINE __m256i neighbour_products(__m256i a, __m256i b) { return _mm256_madd_epi16(a, b); }
+EIGEN_ALWAYS_INLINE __m256i low_integers(__m256i a, __m256i b) { return _mm256_unpacklo_epi16(a, b); }
+EIGEN_ALWAYS_INLINE __m256i high_integers(__m256i a, __m256i b) { return _mm256_unpackhi_epi16(a, b); }
+#endif
+#if defined(EIGEN_VECTORIZE_AVX512) && defined(__AVX512BW__)
+EIGEN_ALWAYS_INLINE __m512i widened_integers(const std::int8_t* from, lane_count<16>) {
+  return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+EIGEN_ALWAYS_INLINE __m512i neighbour_products(__m512i a, __m512i b) { return _mm512_madd_epi16(a, b); }
+EIGEN_ALWAYS_INLINE __m512i low_integers(__m512i a, __m512i b) { return _mm512_unpacklo_epi16(a, b); }
+EIGEN_ALWAYS_INLINE __m512i high_integers(__m512i a, __m512i b) { return _mm512_unpackhi_epi16(a, b); }
+#endif
+
 #if defined(EIGEN_VECTORIZE_SSE) || (defined(EIGEN_VECTORIZE_NEON) && EIGEN_ARCH_ARM64)
 template <class P>
 struct integer_products {
@@ -55,26 +97,7 @@ struct integer_products {
   static EIGEN_ALWAYS_INLINE sums zero() { return detail::fill<P>(0.0f); }
   static EIGEN_ALWAYS_INLINE pairs load(const std::int16_t* from) { return load_bits<pairs>(from); }
   static EIGEN_ALWAYS_INLINE pairs load(const std::int8_t* from) {
-#if defined(EIGEN_VECTORIZE_AVX512) && defined(__AVX512BW__)
-    if constexpr (sizeof(P) == 64)
-      return pairs(_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
-#endif
-#if defined(EIGEN_VECTORIZE_AVX2)
-    if constexpr (sizeof(P) == 32)
-      return pairs(_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
-#endif
-#if defined(EIGEN_VECTORIZE_SSE)
-    if constexpr (sizeof(P) == 16) {
-      const __m128i packed = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
-      return pairs(_mm_srai_epi16(_mm_unpacklo_epi8(packed, packed), 8));
-    }
-#else
-    return pairs(vreinterpretq_s32_s16(vmovl_s8(vld1_s8(from))));
-#endif
-  }
-  template <class X>
-  static EIGEN_ALWAYS_INLINE pairs load_first(const X* from, Index count) {
-    return load_first_pairs<integer_products>(from, count);
+    return pairs(widened_integers(from, lane_count<int(lanes)>{}));
   }
   static EIGEN_ALWAYS_INLINE pairs fill(const number* from) { return fill_pair<pairs>(from); }
   /// a.even * b.even + a.odd * b.odd + c in every lane.
@@ -83,29 +106,13 @@ struct integer_products {
     if constexpr (sizeof(P) == 64)
       return from_bits<P>(bits(_mm512_dpwssd_epi32(__m512i(to_bits(c)), __m512i(a), __m512i(b))));
 #endif
-    return in_register(plus(c, products_of(a, b)));  // otherwise GCC forms many products before adding
+    return in_register(
+        plus(c, pairs(neighbour_products(a, b))));  // otherwise GCC forms many products before adding
   }
   /// Pairs of the same channel of two tokens, from pairs of adjacent channels. Each result has one half of
   /// the channels, in the order of load_sums and store_sums.
   static EIGEN_ALWAYS_INLINE even_odd<pairs> of_tokens(const pairs& first, const pairs& second) {
-#if defined(EIGEN_VECTORIZE_AVX512) && defined(__AVX512BW__)
-    if constexpr (sizeof(P) == 64)
-      return {pairs(_mm512_unpacklo_epi16(__m512i(first), __m512i(second))),
-              pairs(_mm512_unpackhi_epi16(__m512i(first), __m512i(second)))};
-#endif
-#if defined(EIGEN_VECTORIZE_AVX2)
-    if constexpr (sizeof(P) == 32)
-      return {pairs(_mm256_unpacklo_epi16(__m256i(first), __m256i(second))),
-              pairs(_mm256_unpackhi_epi16(__m256i(first), __m256i(second)))};
-#endif
-#if defined(EIGEN_VECTORIZE_SSE)
-    if constexpr (sizeof(P) == 16)
-      return {pairs(_mm_unpacklo_epi16(__m128i(first), __m128i(second))),
-              pairs(_mm_unpackhi_epi16(__m128i(first), __m128i(second)))};
-#else
-    const int16x8_t x = vreinterpretq_s16_s32(first), y = vreinterpretq_s16_s32(second);
-    return {vreinterpretq_s32_s16(vzip1q_s16(x, y)), vreinterpretq_s32_s16(vzip2q_s16(x, y))};
-#endif
+    return {pairs(low_integers(first, second)), pairs(high_integers(first, second))};
   }
   /// The index of channel c of 2 * lanes in the concatenated registers of of_tokens. Unpacking stays within
   /// 128 bits: of every eight channels, the first four are in the first register and the others in the
@@ -148,20 +155,6 @@ struct integer_products {
   }
 
  private:
-  static EIGEN_ALWAYS_INLINE bits products_of(const pairs& a, const pairs& b) {
-#if defined(EIGEN_VECTORIZE_AVX512) && defined(__AVX512BW__)
-    if constexpr (sizeof(P) == 64) return bits(_mm512_madd_epi16(__m512i(a), __m512i(b)));
-#endif
-#if defined(EIGEN_VECTORIZE_AVX2)
-    if constexpr (sizeof(P) == 32) return bits(_mm256_madd_epi16(__m256i(a), __m256i(b)));
-#endif
-#if defined(EIGEN_VECTORIZE_SSE)
-    if constexpr (sizeof(P) == 16) return bits(_mm_madd_epi16(__m128i(a), __m128i(b)));
-#else
-    const int16x8_t x = vreinterpretq_s16_s32(a), y = vreinterpretq_s16_s32(b);
-    return vpaddq_s32(vmull_s16(vget_low_s16(x), vget_low_s16(y)), vmull_high_s16(x, y));
-#endif
-  }
   static EIGEN_ALWAYS_INLINE sums plus(const sums& a, const bits& b) {
     return from_bits<P>(detail::add(to_bits(a), b));
   }

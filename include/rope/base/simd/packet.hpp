@@ -162,19 +162,6 @@ inline A multiply_add(A a, A b, A c) {
 #endif
 }
 
-namespace packet_search {
-
-/// The packet with n lanes among P, its half, the half of that, and so on.
-template <class P, int n>
-constexpr auto narrow() {
-  if constexpr (lanes<P> == n)
-    return std::type_identity<P>{};
-  else
-    return narrow<half_packet<P>, n>();
-}
-
-}  // namespace packet_search
-
 /// Whether channels of type T can be rotated in packets P of their arithmetic type.
 template <class T, class P>
 constexpr bool has_packets_of() {
@@ -312,9 +299,7 @@ EIGEN_ALWAYS_INLINE P multiply_subtract(const P& a, const P& b, const P& c) {
 template <class P>
 EIGEN_ALWAYS_INLINE P swap_neighbours(const P& a) {
   using A = typename Eigen::internal::unpacket_traits<P>::type;
-  using complex_packet =
-      typename decltype(packet_search::narrow<typename Eigen::internal::packet_traits<std::complex<A>>::type,
-                                              lanes<P> / 2>())::type;
+  using complex_packet = typename Eigen::internal::find_best_packet<std::complex<A>, lanes<P> / 2>::type;
   return Eigen::internal::pcplxflip(complex_packet(a)).v;
 }
 

@@ -2,14 +2,12 @@
 #ifndef ROPE_BASE_SIMD_PACKET_MATH_HPP
 #define ROPE_BASE_SIMD_PACKET_MATH_HPP
 
-#include <algorithm>  // std::max, std::min
-#include <cfloat>     // FLT_EVAL_METHOD
+#include <cfloat>  // FLT_EVAL_METHOD
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>   // std::memcpy
 #include <iterator>  // std::size
-#include <limits>
 #include <type_traits>
 
 #include <rope/base/numbers.hpp>
@@ -300,26 +298,6 @@ EIGEN_ALWAYS_INLINE P exp2(const P& x) {
 #if defined(_M_FP_FAST)
 #pragma float_control(pop)
 #endif
-
-/// x, or the largest finite number of its sign if x is infinite.
-template <class A>
-A saturated(A x) {
-  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-  constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
-                 infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
-  const bits word = bit_cast<bits>(x);
-  return bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
-}
-
-/// x as a number of A, saturated.
-template <class A>
-A saturated_to(double x) {
-  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
-  if constexpr (std::is_same_v<A, double>)
-    return saturated(x);
-  else
-    return static_cast<A>((std::min)((std::max)(x, -largest), largest));
-}
 
 }  // namespace rope::inline ROPE_ABI::detail
 

@@ -45,10 +45,6 @@ struct single_pairs {
   static pairs load(const X* from) {
     return {from[0], from[1]};
   }
-  template <class X>
-  static pairs load_first(const X* from, Index count) {
-    return {count > 0 ? Number(from[0]) : Number{}, count > 1 ? Number(from[1]) : Number{}};
-  }
   static pairs fill(const number* from) { return load(from); }
   static even_odd<pairs> of_tokens(const pairs& first, const pairs& second) {
     return {{first.even, second.even}, {first.odd, second.odd}};
@@ -190,13 +186,9 @@ EIGEN_ALWAYS_INLINE void store_pairs(T* to, const P& first, const P& second) {
   store(to, P(low_lanes(first, second)));
   store(to + lanes<P>, P(high_lanes(first, second)));
 }
-#if defined(EIGEN_VECTORIZE_SSE)
+#if defined(EIGEN_VECTORIZE_AVX)
 // Rearranges entries into the order of load_pairs: the first half of every 128 bits comes from the first half
 // of the register.
-EIGEN_ALWAYS_INLINE __m128 in_order_of_pairs(__m128 a) { return a; }
-EIGEN_ALWAYS_INLINE __m128d in_order_of_pairs(__m128d a) { return a; }
-#endif
-#if defined(EIGEN_VECTORIZE_AVX)
 EIGEN_ALWAYS_INLINE __m256d in_order_of_pairs(__m256d a) {
 #if defined(EIGEN_VECTORIZE_AVX2)
   return _mm256_permute4x64_pd(a, 0xd8);
@@ -223,7 +215,7 @@ EIGEN_ALWAYS_INLINE __m512 in_order_of_pairs(__m512 a) {
 template <class P, class T, class A>
 EIGEN_ALWAYS_INLINE P load_pair_entries(const A* entries) {
   const P all = load<P>(entries);
-  if constexpr (std::is_same_v<T, Eigen::bfloat16>)
+  if constexpr (std::is_same_v<T, Eigen::bfloat16> || sizeof(P) == 16)  // the order of memory
     return all;
   else
     return P(in_order_of_pairs(all));

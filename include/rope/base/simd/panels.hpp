@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
-#include <utility>  // std::index_sequence
 
 #include <rope/base/numbers.hpp>
 #include <rope/base/simd/packet.hpp>
@@ -80,33 +79,23 @@ struct strip_sums {
   /// Calls body(row constant, packet constant) for each sum, unrolled.
   template <class Body>
   static EIGEN_ALWAYS_INLINE void for_each(const Body& body) {
-    unrolled(body, std::make_index_sequence<std::size_t(rows * packets)>{});
+    unrolled<std::size_t(rows * packets)>([&](auto i) {
+      body(std::integral_constant<int, int(i) / packets>{}, std::integral_constant<int, int(i) % packets>{});
+    });
   }
 
   /// sum[r][n] += row_numbers[r * step] * panel[n]
   EIGEN_ALWAYS_INLINE void multiply_add_row(const number* row_numbers, Index step, const number* panel) {
-    step_unrolled(row_numbers, step, panel, std::make_index_sequence<std::size_t(rows)>{},
-                  std::make_index_sequence<std::size_t(packets)>{});
-  }
-
- private:
-  template <class Body, std::size_t... i>
-  static EIGEN_ALWAYS_INLINE void unrolled(const Body& body, std::index_sequence<i...>) {
-    (body(std::integral_constant<int, int(i) / packets>{}, std::integral_constant<int, int(i) % packets>{}),
-     ...);
-  }
-  template <std::size_t... r, std::size_t... n>
-  EIGEN_ALWAYS_INLINE void step_unrolled(const number* row_numbers, Index step, const number* panel,
-                                         std::index_sequence<r...>, std::index_sequence<n...> all) {
-    const typename Products::pairs columns[] = {
-        Products::load(panel + Index(n) * numbers * Products::lanes)...};
-    (row_unrolled<int(r)>(Products::fill(row_numbers + Index(r) * step), columns, all), ...);
-  }
-  template <int row, std::size_t... n>
-  EIGEN_ALWAYS_INLINE void row_unrolled(const typename Products::pairs& of_row,
-                                        const typename Products::pairs* columns, std::index_sequence<n...>) {
-    ((sum[row * packets + int(n)] = Products::multiply_add(of_row, columns[n], sum[row * packets + int(n)])),
-     ...);
+    typename Products::pairs columns[std::size_t(packets)];
+    unrolled<std::size_t(packets)>(
+        [&](auto n) { columns[n] = Products::load(panel + Index(n) * numbers * Products::lanes); });
+    unrolled<std::size_t(rows)>([&](auto r) {
+      const typename Products::pairs of_row = Products::fill(row_numbers + Index(r) * step);
+      unrolled<std::size_t(packets)>([&](auto n) {
+        typename Products::sums& to = sum[r * std::size_t(packets) + n];
+        to = Products::multiply_add(of_row, columns[n], to);
+      });
+    });
   }
 };
 
@@ -240,8 +229,6 @@ void pack_row(const X* row, Index depth, A* packed, Index panel_stride) {
 ///     sum                  the type to which products are added
 ///     pairs, sums, reals   a register of pairs, of sums and of floats; each has `lanes` lanes
 ///     load(from)           pairs of neighbours, of packed or of stored numbers
-///     load_first(from, count)
-///                          like load, with zeros after `count` numbers
 ///     fill(from)           one pair in every lane
 ///     multiply_add(a, b, c)
 ///                          a.even * b.even + a.odd * b.odd + c in every lane
@@ -256,7 +243,6 @@ concept pair_products = requires(const typename X::number* packed, const typenam
   { X::zero() } -> std::same_as<typename X::sums>;
   { X::load(packed) } -> std::same_as<typename X::pairs>;
   { X::load(from) } -> std::same_as<typename X::pairs>;
-  { X::load_first(from, c) } -> std::same_as<typename X::pairs>;
   { X::fill(packed) } -> std::same_as<typename X::pairs>;
   { X::multiply_add(a, a, sums) } -> std::same_as<typename X::sums>;
   { X::of_tokens(a, a) } -> std::same_as<even_odd<typename X::pairs>>;
