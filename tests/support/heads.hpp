@@ -108,6 +108,18 @@ bool same_heads(const rope::head_view<T>& a, const rope::head_view<U>& b) {
   return same;
 }
 
+/// The largest difference of two views of one shape, infinite if a channel is NaN.
+template <class T, class U>
+double largest_difference(const rope::head_view<T>& a, const rope::head_view<U>& b) {
+  double worst = 0;
+  for_each_head(a, [&](Index i, Index t, Index h) {
+    for (Index d = 0; d < a.head_dim; ++d)
+      raise_to(worst,
+               std::abs(static_cast<double>(a.at(i, t, h)[d]) - static_cast<double>(b.at(i, t, h)[d])));
+  });
+  return worst;
+}
+
 /// Copies the heads of `from` to `to`, of the same shape.
 template <class T, class U>
 void copy_heads(const rope::head_view<T>& from, const rope::head_view<U>& to) {

@@ -92,11 +92,6 @@ struct engine {
 
 using testing::same_heads;
 
-template <class T>
-bool same(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && testing::same_bits(a.data(), b.data(), static_cast<Index>(a.size()));
-}
-
 /// Sequences that grow by different numbers of tokens, each in pages and in a cache.
 template <class Layout, class T, class C, class Id>
 void check_growing(std::uint64_t seed, key_storage storage,
@@ -179,7 +174,7 @@ void check_growing(std::uint64_t seed, key_storage storage,
         CHECK(same_heads(page, caches[at].keys().token_range(place, 1)));
       }
     }
-    CHECK(same(out, expected));
+    CHECK(testing::same_bits(out, expected));
     CHECK(sums == expected_sums);
   }
 }
@@ -240,7 +235,7 @@ TEST_CASE("bfloat16 products: the order of sums does not depend on pages", "[cac
                   options);
         attention(bshd(q.data(), 1, queries, 1, dim), keys, values,
                   bshd(expected.data(), 1, queries, 1, value_dim), options);
-        CHECK(same(out, expected));
+        CHECK(testing::same_bits(out, expected));
       }
 }
 
@@ -285,8 +280,8 @@ TEST_CASE("a shared prefix is one page in two tables", "[cache]") {
   const auto row = [&](Index s) {
     return std::vector<float>(out.begin() + s * heads * dim, out.begin() + (s + 1) * heads * dim);
   };
-  CHECK(same(row(0), row(2)));
-  CHECK_FALSE(same(row(0), row(1)));
+  CHECK(testing::same_bits(row(0), row(2)));
+  CHECK_FALSE(testing::same_bits(row(0), row(1)));
 }
 
 TEST_CASE("a mask with a row per sequence hides keys in pages, as a tree of drafts needs", "[cache]") {
@@ -308,7 +303,7 @@ TEST_CASE("a mask with a row per sequence hides keys in pages, as a tree of draf
   attention(bshd(q.data(), 1, 3, 1, dim), bshd(keys.data(), 1, length, 1, dim),
             bshd(values.data(), 1, length, 1, dim), bshd(expected.data(), 1, 3, 1, dim),
             {.mask = score_matrix(tree.data(), 1, 1, 3, length)});
-  CHECK(same(out, expected));
+  CHECK(testing::same_bits(out, expected));
 }
 
 // Invalid calls of attention to pages, and sequences without queries or keys.

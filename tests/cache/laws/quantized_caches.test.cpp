@@ -104,12 +104,7 @@ double bound(Index keys) {
   return 2 * quantized::bound(s, largest);
 }
 double distance(const owned<float>& a, const owned<float>& b) {
-  double worst = 0;
-  for (std::size_t i = 0; i < a.memory.size(); ++i) {
-    const double off = std::abs(static_cast<double>(a.memory[i]) - static_cast<double>(b.memory[i]));
-    worst = off <= worst ? worst : off;
-  }
-  return worst;
+  return testing::largest_difference(a.memory, b.memory);
 }
 
 /// Attention of `queries` queries to a cache, which reads raw keys through the table.
