@@ -15,7 +15,6 @@ set(unity_groups
   "base/laws/integer_lists base/laws/lanes base/laws/packed_products"
   "block/gradient block/weights"
   "block/laws/axes_block block/laws/block_decode"
-  "block/laws/block_repeated_tokens block/laws/block_threads"
   "cache/attention cache/describe"
   "cache/growing_cache cache/page_view cache/policy"
   "cache/kv_cache cache/latent_cache"
