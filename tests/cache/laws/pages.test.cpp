@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <numeric>
 #include <rope/cache/attention.hpp>
 #include <rope/cache/kv_cache.hpp>
@@ -29,11 +28,10 @@ namespace {
 /// A pool of pages of NaN, and the records of an engine: which sequence owns which pages.
 template <class C, class Id>
 struct engine {
-  Index page_size, pages, kv_heads, head_dim, value_dim, blocks;
+  Index page_size, pages, blocks;
   bool heads_first;
-  std::vector<C> keys, values;
-  std::vector<float> key_scales, value_scales;  // of integers
-  std::vector<Id> table;                        // [sequences, blocks]; -1 for no page
+  testing::owned_heads<C> keys, values;
+  std::vector<Id> table;  // [sequences, blocks]; -1 for no page
   std::vector<int> lengths;
   std::vector<Id> free;
 
@@ -41,15 +39,10 @@ struct engine {
          Index size)
       : page_size(size),
         pages(sequences * ((longest + size - 1) / size) + 3),
-        kv_heads(heads),
-        head_dim(dim),
-        value_dim(value),
         blocks((longest + size - 1) / size),
         heads_first(dice.integer(0, 1) != 0),
-        keys(static_cast<std::size_t>(pages * size * heads * dim), nan()),
-        values(static_cast<std::size_t>(pages * size * heads * value), nan()),
-        key_scales(static_cast<std::size_t>(pages * size * heads), std::numeric_limits<float>::quiet_NaN()),
-        value_scales(key_scales),
+        keys(pages, size, heads, dim),
+        values(pages, size, heads, value),
         table(static_cast<std::size_t>(sequences * blocks), Id(-1)),
         lengths(static_cast<std::size_t>(sequences), 0),
         free(static_cast<std::size_t>(pages)) {
@@ -57,12 +50,6 @@ struct engine {
     for (std::size_t i = free.size(); i > 1; --i)
       std::swap(free[i - 1],
                 free[static_cast<std::size_t>(dice.integer(0, static_cast<std::int64_t>(i) - 1))]);
-  }
-  static C nan() {
-    if constexpr (std::is_same_v<C, std::int8_t>)
-      return 99;  // with a scale of NaN
-    else
-      return static_cast<C>(std::numeric_limits<float>::quiet_NaN());
   }
 
   /// Assigns sequence s pages for `count` more tokens.
@@ -74,19 +61,8 @@ struct engine {
     }
     length += static_cast<int>(count);
   }
-  auto pool(std::vector<C>& memory, std::vector<float>& scales, Index dim) {
-    if constexpr (std::is_same_v<C, std::int8_t>)
-      return heads_first ? bhsd(memory.data(), scales.data(), pages, kv_heads, page_size, dim)
-                         : bshd(memory.data(), scales.data(), pages, page_size, kv_heads, dim);
-    else
-      return heads_first ? bhsd(memory.data(), pages, kv_heads, page_size, dim)
-                         : bshd(memory.data(), pages, page_size, kv_heads, dim);
-  }
   page_view<C> view(key_storage storage) {
-    return {{.keys = pool(keys, key_scales, head_dim), .values = pool(values, value_scales, value_dim)},
-            table,
-            lengths,
-            storage};
+    return {{.keys = keys.view(heads_first), .values = values.view(heads_first)}, table, lengths, storage};
   }
 };
 
