@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <rope/cache/kv_cache.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/positions/key_ranges.hpp>
@@ -14,7 +13,6 @@
 #include <rope/rotation/quantized_view.hpp>
 #include <rope/tables/table.hpp>
 #include <stdexcept>
-#include <type_traits>
 #include <vector>
 
 #include "support/catch.hpp"
@@ -43,18 +41,14 @@ template <class T, class C>
 struct random_pages {
   std::vector<Index> lengths;
   std::vector<int> table;
-  std::vector<C> keys, values;
-  std::vector<float> scales, value_scales;
+  testing::owned_heads<C> keys, values;
   std::vector<T> new_keys;  // [sequences, longest, kv_heads, dim]
   key_storage storage;
 
   random_pages(const std::vector<Index>& length_of_each, key_storage stored, std::uint64_t seed)
       : lengths(length_of_each),
-        keys(static_cast<std::size_t>(count() * page_size * kv_heads * dim), nan()),
-        values(static_cast<std::size_t>(count() * page_size * kv_heads), nan()),
-        scales(static_cast<std::size_t>(count() * page_size * kv_heads),
-               std::numeric_limits<float>::quiet_NaN()),
-        value_scales(scales),
+        keys(count(), page_size, kv_heads, dim),
+        values(count(), page_size, kv_heads, 1),
         new_keys(random_heads<T>(sequences() * longest() * kv_heads * dim, seed)),
         storage(stored) {
     for (Index n = 0; n < count(); ++n) table.push_back(static_cast<int>((n * 37) % count()));
@@ -73,12 +67,6 @@ struct random_pages {
     }
     table[static_cast<std::size_t>(blocks)] = table[0];
   }
-  static C nan() {
-    if constexpr (std::is_same_v<C, std::int8_t>)
-      return 99;  // with a scale of NaN
-    else
-      return static_cast<C>(std::numeric_limits<float>::quiet_NaN());
-  }
   Index sequences() const { return static_cast<Index>(lengths.size()); }
   Index count() const { return sequences() * blocks; }
   Index longest() const { return *std::max_element(lengths.begin(), lengths.end()); }
@@ -87,19 +75,12 @@ struct random_pages {
     static const frequency_table<S> all(frequencies(dim, base), blocks * page_size);
     return all;
   }
-  typename page_view<C>::pool pool() {
-    if constexpr (std::is_same_v<C, std::int8_t>)
-      return {bshd(keys.data(), scales.data(), count(), page_size, kv_heads, dim),
-              bshd(values.data(), value_scales.data(), count(), page_size, kv_heads, 1)};
-    else
-      return {bshd(keys.data(), count(), page_size, kv_heads, dim),
-              bshd(values.data(), count(), page_size, kv_heads, 1)};
-  }
+  typename page_view<C>::pool pool() { return {keys.view(), values.view()}; }
   page_view<C> view() { return {pool(), table, lengths, storage}; }
   /// Key head kv of token j of a sequence, as it is stored, and rotated where attention does that.
   std::vector<double> key(Index s, Index j, Index kv, bool rotates) {
     const auto head =
-        head_of(pool().keys, table[static_cast<std::size_t>(s * blocks + j / page_size)], j % page_size, kv);
+        head_of(keys.view(), table[static_cast<std::size_t>(s * blocks + j / page_size)], j % page_size, kv);
     return rotates ? weight_reference::rotated(head, double(j), base) : head;
   }
 };
