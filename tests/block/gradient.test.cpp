@@ -570,8 +570,8 @@ TEST_CASE("gradients are written to the memory that the tape and the gradients n
   CHECK((wide.col(4).array() == -77).all());
 }
 
-// Sums over tokens lose a digit for every factor of ten in their number if they are added one by one. Of equal
-// tokens the exact results are closed forms.
+// Sums over tokens lose a digit for every factor of ten in their number if they are added one by one. The
+// exact results for equal tokens are closed forms.
 TEST_CASE("gradients of weights and biases over many equal tokens keep their accuracy", "[block]") {
   testing::random numbers(testing::seed());
   const Index tokens = 65536, dim = 8, matrix = dim * dim;

@@ -128,8 +128,8 @@ void copy_heads(const rope::head_view<T>& from, const rope::head_view<U>& to) {
       from, [&](Index b, Index t, Index h) { std::copy_n(from.at(b, t, h), from.head_dim, to.at(b, t, h)); });
 }
 
-/// Heads [batch, tokens, heads, dim] of any type in memory, NaN until they are written. NaN integers are those
-/// with a NaN as scale.
+/// Heads [batch, tokens, heads, dim] of any type in memory. They are NaN until they are written, integers by
+/// their scale.
 template <class C>
 struct owned_heads {
   Index batch, tokens, heads, dim;
