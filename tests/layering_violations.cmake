@@ -111,7 +111,7 @@ violate(tests/tables/phase.test.cpp "\"[tables][phase]\"" "\"[phase]\"" "whose f
 violate(tests/laws/pools.test.cpp ", \"[library]\")" ")" "whose first tag is not [library]")
 violate(tests/tables/phase.test.cpp "" "// Catch::Contains\n" "names Catch::Contains: Catch2 2 and 3 have one name for it")
 violate(tests/tables/phase.test.cpp "" "// == Approx(1)\n" "names Approx: Catch2 2 and 3 have one name for it")
-violate(tests/cache/laws/decode.test.cpp "\"[cache]\"" "\"[laws]\"" "whose first tag is not [cache]")
+violate(tests/cache/laws/chunkings.test.cpp "\"[cache]\"" "\"[laws]\"" "whose first tag is not [cache]")
 
 set(rules class_comments.cmake)
 inspect()

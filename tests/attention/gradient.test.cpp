@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <rope/attention/gradient.hpp>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstddef>
@@ -422,21 +423,17 @@ TEMPLATE_TEST_CASE("with a table, gradients are rotated back", "[attention]", fl
                                  [&](auto... arguments) { gradient(options, arguments...); }),
                expected));
   };
-  check(table, table,
+  const auto gradient_by = [](const auto& tables, const auto& threads) {
+    return
         [&](const auto& options, auto q, auto k, auto v, auto o, auto g, auto d_q, auto d_k, auto d_v, auto) {
-          rope::attention_gradient<half_split>(testing::tape(q, k, v, o, g, d_q, d_k, d_v), table, options);
-        });
-  check(table, other,
-        [&](const auto& options, auto q, auto k, auto v, auto o, auto g, auto d_q, auto d_k, auto d_v, auto) {
-          rope::attention_gradient<half_split>(testing::tape(q, k, v, o, g, d_q, d_k, d_v),
-                                               rope::query_key_tables(table, other), options);
-        });
-  check(table, other,
-        [&](const auto& options, auto q, auto k, auto v, auto o, auto g, auto d_q, auto d_k, auto d_v, auto) {
-          rope::attention_gradient<half_split>(testing::tape(q, k, v, o, g, d_q, d_k, d_v),
-                                               rope::query_key_tables(table, other), options, {},
-                                               testing::own_threads{3});
-        });
+          rope::attention_gradient<half_split>(testing::tape(q, k, v, o, g, d_q, d_k, d_v), tables, options,
+                                               {}, threads);
+        };
+  };
+  const rope::query_key_tables both(table, other);
+  check(table, table, gradient_by(table, rope::this_thread{}));
+  check(table, other, gradient_by(both, rope::this_thread{}));
+  check(table, other, gradient_by(both, testing::own_threads{3}));
 }
 
 TEST_CASE("rows that no query attends to do not affect the gradients", "[attention]") {
@@ -608,6 +605,50 @@ TEMPLATE_TEST_CASE("a NaN reaches only the query and key pairs that are visible"
   }
 }
 
+namespace {
+
+/// A bias of `count` numbers of which score (i, j) has number entry(i, j), and which bias_of(list) views: its
+/// gradient is the sum of those of the scores, in a fixed order for any number of threads.
+void check_shared_entries(std::mt19937& generator, const attention_call::extents& e, std::size_t count,
+                          const std::vector<float>& sink_logits, const auto& entry, const auto& bias_of) {
+  const inputs in = random_inputs<float>(generator, e);
+  const auto list = random_floats(generator, count);
+  full_rule rule = {
+      .basic = {.causal = false}, .sink_logits = sink_logits, .bias_extents = {1, 1, e.queries, e.keys}};
+  for (long i = 0; i < e.queries; ++i)
+    for (long j = 0; j < e.keys; ++j) rule.bias.push_back(list[entry(i, j)]);
+  const tensor out = stored_output<float>(
+      reference::attend(wide_tensor(in.x.q), wide_tensor(in.x.k), wide_tensor(in.x.v), rule).out);
+  const results dense = gradients<float>(in, out, rule);
+  std::vector<double> expected(count), sizes(count), scores(count);
+  for (long i = 0; i < e.queries; ++i)
+    for (long j = 0; j < e.keys; ++j) {
+      const double slope = dense.bias[static_cast<std::size_t>(i * e.keys + j)];
+      expected[entry(i, j)] += slope;
+      sizes[entry(i, j)] += testing::abs(slope);
+      scores[entry(i, j)] += 1;
+    }
+  const auto of_list = [&](const auto& threads) {
+    std::vector<double> d_list(count, attention_call::unwritten);
+    gradients_with<float>(in, out, rule, axes::bshd,
+                          [&](auto q, auto k, auto v, auto o, auto g, auto d_q, auto d_k, auto d_v, auto) {
+                            rope::attention_gradient(
+                                testing::tape(q, k, v, o, g, d_q, d_k, d_v),
+                                {.causal = false, .sink_logits = sink_logits, .bias = bias_of(list)},
+                                {.bias = d_list}, threads);
+                          });
+    return d_list;
+  };
+  const std::vector<double> alone = of_list(rope::this_thread{});
+  // The scores of an entry are added once in each order.
+  const double most = *std::max_element(scores.begin(), scores.end());
+  for (std::size_t n = 0; n < count; ++n)
+    CHECK(testing::abs(alone[n] - expected[n]) <= 2 * most * 0x1p-53 * sizes[n]);
+  for (const Index threads : {2, 3, 7}) CHECK(of_list(testing::own_threads{threads}) == alone);
+}
+
+}  // namespace
+
 TEST_CASE("scores that share a bias entry add to its gradient in a fixed order", "[attention]") {
   const std::uint32_t seed = testing::seed();
   std::mt19937 generator(seed);
@@ -615,78 +656,28 @@ TEST_CASE("scores that share a bias entry add to its gradient in a fixed order",
   // A bias that depends on the distance, stored once: entry (i, j) is number i + j, so different blocks add
   // to the same entries.
   const long queries = 900, keys = 300;
-  const inputs in = random_inputs<float>(generator, {1, queries, keys, 1, 1, 4, 4});
-  const auto list = random_floats(generator, static_cast<std::size_t>(queries + keys - 1));
-  full_rule rule = {.basic = {.causal = false}, .bias_extents = {1, 1, queries, keys}};
-  for (long i = 0; i < queries; ++i)
-    for (long j = 0; j < keys; ++j) rule.bias.push_back(list[static_cast<std::size_t>(i + j)]);
-  const tensor out = stored_output<float>(
-      reference::attend(wide_tensor(in.x.q), wide_tensor(in.x.k), wide_tensor(in.x.v), rule).out);
-  const results dense = gradients<float>(in, out, rule);
-  std::vector<double> expected(list.size()), sizes(list.size());
-  for (long i = 0; i < queries; ++i)
-    for (long j = 0; j < keys; ++j) {
-      const double slope = dense.bias[static_cast<std::size_t>(i * keys + j)];
-      expected[static_cast<std::size_t>(i + j)] += slope;
-      sizes[static_cast<std::size_t>(i + j)] += testing::abs(slope);
-    }
-  const auto of_list = [&](const auto& threads) {
-    std::vector<double> d_list(list.size(), attention_call::unwritten);
-    gradients_with<float>(in, out, rule, axes::bshd,
-                          [&](auto q, auto k, auto v, auto o, auto g, auto d_q, auto d_k, auto d_v, auto) {
-                            rope::attention_options options = {.causal = false};
-                            options.bias = {list.data(), 1, 1, queries, keys, 0, 0, 1, 1};
-                            rope::attention_gradient(testing::tape(q, k, v, o, g, d_q, d_k, d_v), options,
-                                                     {.bias = d_list}, threads);
-                          });
-    return d_list;
-  };
-  const std::vector<double> alone = of_list(rope::this_thread{});
-  // At most 300 pairs, added once in each order.
-  for (std::size_t n = 0; n < list.size(); ++n)
-    CHECK(testing::abs(alone[n] - expected[n]) <= 600 * 0x1p-53 * sizes[n]);
-  for (const Index threads : {2, 3, 7}) CHECK(of_list(testing::own_threads{threads}) == alone);
+  check_shared_entries(
+      generator, {1, queries, keys, 1, 1, 4, 4}, static_cast<std::size_t>(queries + keys - 1), {},
+      [](long i, long j) { return static_cast<std::size_t>(i + j); },
+      [&](const std::vector<float>& list) {
+        return rope::score_view<float>{list.data(), 1, 1, queries, keys, 0, 0, 1, 1};
+      });
 }
 
 TEST_CASE("scores of different keys that share a bias entry add to its gradient in a fixed order",
           "[attention]") {
   const std::uint32_t seed = testing::seed();
   std::mt19937 generator(seed);
-  const long queries = 1200, keys = 1200;  // so that two threads add to the same entry
+  const long tokens = 1200;  // so that two threads add to the same entry
   const bool per_query = GENERATE(false, true);
   CAPTURE(seed, per_query);
-  const inputs in = random_inputs<float>(generator, {1, queries, keys, 1, 1, 16, 16});
   const std::vector<float> logits = {0.5f};  // without it the gradients of a softmax add up to zero
-  const auto list = random_floats(generator, per_query ? static_cast<std::size_t>(queries) : 1);
-  full_rule rule = {.basic = {.causal = false}, .sink_logits = logits, .bias_extents = {1, 1, queries, keys}};
-  for (long i = 0; i < queries; ++i)
-    rule.bias.insert(rule.bias.end(), static_cast<std::size_t>(keys),
-                     list[per_query ? static_cast<std::size_t>(i) : 0]);
-  const tensor out = stored_output<float>(
-      reference::attend(wide_tensor(in.x.q), wide_tensor(in.x.k), wide_tensor(in.x.v), rule).out);
-  const results dense = gradients<float>(in, out, rule);
-  std::vector<double> expected(list.size()), sizes(list.size());
-  for (std::size_t n = 0; n < dense.bias.size(); ++n) {
-    const std::size_t entry = per_query ? n / static_cast<std::size_t>(keys) : 0;
-    expected[entry] += dense.bias[n];
-    sizes[entry] += testing::abs(dense.bias[n]);
-  }
-  const auto of_list = [&](const auto& threads) {
-    std::vector<double> d_list(list.size(), attention_call::unwritten);
-    gradients_with<float>(in, out, rule, axes::bshd,
-                          [&](auto q, auto k, auto v, auto o, auto g, auto d_q, auto d_k, auto d_v, auto) {
-                            rope::attention_options options = {.causal = false, .sink_logits = logits};
-                            options.bias = rope::score_matrix(list.data(), 1, 1, per_query ? queries : 1, 1);
-                            rope::attention_gradient(testing::tape(q, k, v, o, g, d_q, d_k, d_v), options,
-                                                     {.bias = d_list}, threads);
-                          });
-    return d_list;
-  };
-  const std::vector<double> alone = of_list(rope::this_thread{});
-  const double pairs = static_cast<double>(dense.bias.size() / list.size());
-  for (std::size_t n = 0; n < list.size(); ++n)
-    CHECK(testing::abs(alone[n] - expected[n]) <= 2 * pairs * 0x1p-53 * sizes[n]);
-  for (const Index threads : {2, 3, 7}) CHECK(of_list(testing::own_threads{threads}) == alone);
+  check_shared_entries(
+      generator, {1, tokens, tokens, 1, 1, 16, 16}, per_query ? static_cast<std::size_t>(tokens) : 1, logits,
+      [&](long i, long) { return per_query ? static_cast<std::size_t>(i) : 0; },
+      [&](const std::vector<float>& list) {
+        return rope::score_matrix(list.data(), 1, 1, per_query ? tokens : 1, 1);
+      });
 }
 
 TEST_CASE("a bias shared by keys differs from one shared only by queries, heads or rows", "[attention]") {

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
-#include <rope/attention/dropout.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +14,9 @@
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/heads.hpp"
+#include "support/random.hpp"
+#include "support/tensor.hpp"
+#include "support/tolerance.hpp"
 #include "support/wide.hpp"
 
 /// Against central differences of the reference block in long double.
@@ -22,21 +24,38 @@
 namespace {
 
 using namespace rope;
+using namespace block_parts;
 using reference::number;
 using testing::block_kind;
 using testing::random_block;
 using testing::rows_of;
 using testing::throws_saying;
 
-const frequencies narrow(4, 50.0);
+std::vector<reference::matrix> rows_per_batch(const rows_of<double>& x, Index batch) {
+  std::vector<reference::matrix> result;
+  const Index count = x.rows() / batch;
+  for (Index b = 0; b < batch; ++b) result.push_back(part(x, b * count, count));
+  return result;
+}
 
 /// The function that is differentiated: the sum of d_out times the output of the reference, over the batch.
 struct loss {
   reference::block m;
-  std::vector<reference::matrix> x, context;  // per row; empty: self-attention
-  std::vector<reference::matrix> d_out;
+  std::vector<reference::matrix> x, context, d_out;  // per row
   std::vector<std::vector<long long>> query_positions, key_positions;
   reference::sees_key sees;
+
+  /// Without `keys`: self-attention.
+  loss(const reference::block& of, const rows_of<double>& tokens, const rows_of<double>& keys,
+       const rows_of<double>& upstream, Index batch, const reference::sees_key& visible)
+      : m(of),
+        x(rows_per_batch(tokens, batch)),
+        d_out(rows_per_batch(upstream, batch)),
+        query_positions(x.size()),
+        key_positions(x.size()),
+        sees(visible) {
+    if (keys.rows() > 0) context = rows_per_batch(keys, batch);
+  }
 
   number operator()() const {
     number sum = 0;
@@ -70,37 +89,8 @@ struct loss {
   }
 };
 
-/// Memory for every gradient of a block.
-struct memory_of_gradients {
-  rows_of<double> x, context, q, k, v, o;
-  testing::row_of<double> q_bias, k_bias, v_bias, o_bias, q_norm, k_norm;
-
-  memory_of_gradients(const random_block<double>& block, const rows_of<double>& tokens,
-                      const rows_of<double>& keys) {
-    const auto like = [](auto& memory, const auto& of) {
-      memory = std::remove_reference_t<decltype(memory)>::Constant(of.rows(), of.cols(), -77);
-    };
-    like(x, tokens);
-    like(context, keys);
-    like(q, block.q), like(k, block.k), like(v, block.v), like(o, block.o);
-    like(q_bias, block.q_bias), like(k_bias, block.k_bias), like(v_bias, block.v_bias),
-        like(o_bias, block.o_bias);
-    like(q_norm, block.q_norm), like(k_norm, block.k_norm);
-  }
-  multi_head_gradients<double> all() {
-    const auto linear = [](auto& weight, auto& bias) {
-      return projection<double>(projection<double>::weight_map(weight.data(), weight.rows(), weight.cols()),
-                                projection<double>::bias_map(bias.data(), bias.size()));
-    };
-    return {.x = {x.data(), x.rows(), x.cols()},
-            .context = {context.data(), context.rows(), context.cols()},
-            .weights = {.q = linear(q, q_bias),
-                        .k = linear(k, k_bias),
-                        .v = linear(v, v_bias),
-                        .o = linear(o, o_bias),
-                        .q_norm = {q_norm.data(), q_norm.size()},
-                        .k_norm = {k_norm.data(), k_norm.size()}}};
-  }
+struct gradients_of_block : testing::memory_of_gradients<double> {
+  using testing::memory_of_gradients<double>::memory_of_gradients;
 
   /// Compares every gradient with the finite differences of `of`.
   void check(loss& of) const {
@@ -121,21 +111,7 @@ struct memory_of_gradients {
   }
 };
 
-std::vector<reference::matrix> rows_per_batch(const rows_of<double>& x, Index batch) {
-  std::vector<reference::matrix> result;
-  const Index count = x.rows() / batch;
-  for (Index b = 0; b < batch; ++b) result.push_back(testing::exact(x.middleRows(b * count, count)));
-  return result;
-}
-
-std::vector<long long> counted(long long count, long long first) {
-  std::vector<long long> result;
-  for (long long i = 0; i < count; ++i) result.push_back(first + i);
-  return result;
-}
-
-const reference::sees_key causal = [](std::size_t i, std::size_t j) { return j <= i; };
-const block_kind kinds[] = {
+const block_kind small_kinds[] = {
     {.heads = 2,
      .kv_heads = 2,
      .head_dim = 4,
@@ -174,7 +150,7 @@ const block_kind kinds[] = {
 }  // namespace
 
 TEST_CASE("the gradients of a block are the derivatives of its definition", "[block]") {
-  for (const block_kind& kind : kinds) {
+  for (const block_kind& kind : small_kinds) {
     const random_block<double> memory(kind, 601);
     testing::random numbers(602);
     const rows_of<double> x = testing::random_rows<double>(numbers, 2 * 4, kind.model_dim, 2),
@@ -183,11 +159,10 @@ TEST_CASE("the gradients of a block are the derivatives of its definition", "[bl
     multi_head_options options = memory.options();
     options.attention.softcap = 0.9;
 
-    memory_of_gradients plain(memory, x, none);
+    gradients_of_block plain(memory, x, none);
     multi_head_attention_gradient(multi_head_attention<double>(memory.weights(), options),
                                   {.x = x, .batch = 2, .d_out = d_out}, plain.all());
-    loss of{
-        memory.reference(), rows_per_batch(x, 2), {}, rows_per_batch(d_out, 2), {{}, {}}, {{}, {}}, causal};
+    loss of(memory.reference(), x, none, d_out, 2, causal);
     of.m.softcap = 0.9L;
     plain.check(of);
 
@@ -195,7 +170,7 @@ TEST_CASE("the gradients of a block are the derivatives of its definition", "[bl
     const frequency_table<double> table(louder, -20, 60);
     testing::for_each_layout([&](auto layout) {
       using Layout = decltype(layout);
-      memory_of_gradients rotated(memory, x, none);
+      gradients_of_block rotated(memory, x, none);
       const std::vector<int> starts = {-7, 30};
       multi_head_attention_gradient(multi_head_attention<double, Layout>(memory.weights(), options),
                                     {.x = x, .batch = 2, .d_out = d_out}, rotated.all(), table,
@@ -209,7 +184,7 @@ TEST_CASE("the gradients of a block are the derivatives of its definition", "[bl
 }
 
 TEST_CASE("the gradients of cross-attention include those of tokens and context", "[block]") {
-  block_kind kind = kinds[2];
+  block_kind kind = small_kinds[2];
   kind.context_dim = 3;
   const random_block<double> memory(kind, 603);
   testing::random numbers(604);
@@ -218,15 +193,8 @@ TEST_CASE("the gradients of cross-attention include those of tokens and context"
                         d_out = testing::random_rows<double>(numbers, 2 * 2, 4, 1);
   const frequency_table<double> table(narrow, 60);
   const multi_head_attention<double, half_split> block(memory.weights(), memory.options());
-  const auto everything = [](std::size_t, std::size_t) { return true; };
-  loss of{memory.reference(),
-          rows_per_batch(x, 2),
-          rows_per_batch(context, 2),
-          rows_per_batch(d_out, 2),
-          {{}, {}},
-          {{}, {}},
-          everything};
-  memory_of_gradients plain(memory, x, context), rotated(memory, x, context);
+  loss of(memory.reference(), x, context, d_out, 2, everything);
+  gradients_of_block plain(memory, x, context), rotated(memory, x, context);
   cross_attention_gradient(block, {.x = x, .context = context, .batch = 2, .d_out = d_out}, plain.all());
   plain.check(of);
   cross_attention_gradient(block, {.x = x, .context = context, .batch = 2, .d_out = d_out}, rotated.all(),
@@ -238,7 +206,7 @@ TEST_CASE("the gradients of cross-attention include those of tokens and context"
 }
 
 TEST_CASE("the gradients of a block with dropout are the derivatives of its forward pass", "[block]") {
-  const random_block<double> memory(kinds[3], 611);
+  const random_block<double> memory(small_kinds[3], 611);
   testing::random numbers(612);
   const rows_of<double> x = testing::random_rows<double>(numbers, 2 * 4, 4, 2),
                         d_out = testing::random_rows<double>(numbers, 2 * 4, 4, 1), none(0, 0);
@@ -247,17 +215,11 @@ TEST_CASE("the gradients of a block with dropout are the derivatives of its forw
   options.attention.dropout_seed = 31;
   const frequency_table<double> table(narrow, 60);
   const multi_head_attention<double, interleaved> block(memory.weights(), options);
-  memory_of_gradients d(memory, x, none);
+  gradients_of_block d(memory, x, none);
   multi_head_attention_gradient(block, {.x = x, .batch = 2, .d_out = d_out}, d.all(), table, 9);
-  loss of{
-      memory.reference<interleaved>(narrow), rows_per_batch(x, 2),           {},    rows_per_batch(d_out, 2),
-      {counted(4, 9), counted(4, 9)},        {counted(4, 9), counted(4, 9)}, causal};
-  const dropout_mask kept(0.4, 31);
-  of.m.gain = [&](std::size_t b, std::size_t h, std::size_t i, std::size_t j) {
-    const bool keeps = kept.keeps(static_cast<Index>(b), static_cast<Index>(h), static_cast<std::int64_t>(i),
-                                  static_cast<std::int64_t>(j));
-    return keeps ? 1 / (1 - static_cast<number>(0.4)) : 0;
-  };
+  loss of(memory.reference<interleaved>(narrow), x, none, d_out, 2, causal);
+  of.query_positions = of.key_positions = {counted(4, 9), counted(4, 9)};
+  of.m.gain = dropout_gain(0.4, 31);
   d.check(of);
 }
 
@@ -277,18 +239,13 @@ TEST_CASE("gradients of more tokens and channels than a tile of their products a
   testing::random numbers(614);
   const rows_of<double> x = testing::random_rows<double>(numbers, 70, 1030, 0.1),
                         d_out = testing::random_rows<double>(numbers, 70, 4, 1), none(0, 0);
-  memory_of_gradients d(memory, x, none);
+  gradients_of_block d(memory, x, none);
   multi_head_options options = memory.options();
   options.attention.window = 3;
   multi_head_attention_gradient(multi_head_attention<double>(memory.weights(), options),
                                 {.x = x, .batch = 1, .d_out = d_out}, d.all());
-  loss of{memory.reference(),
-          rows_per_batch(x, 1),
-          {},
-          rows_per_batch(d_out, 1),
-          {{}},
-          {{}},
-          [](std::size_t i, std::size_t j) { return j <= i && i - j < 3; }};
+  loss of(memory.reference(), x, none, d_out, 1,
+          [](std::size_t i, std::size_t j) { return j <= i && i - j < 3; });
   // Too many for one difference each, so differences are taken along random directions in which all of them
   // change.
   const auto check = [&](std::initializer_list<std::pair<reference::list*, const double*>> parts) {
@@ -322,29 +279,24 @@ TEST_CASE("gradients of more tokens and channels than a tile of their products a
 }
 
 TEST_CASE("gradients do not cross from one segment to another", "[block]") {
-  const random_block<double> memory(kinds[1], 605);
+  const random_block<double> memory(small_kinds[1], 605);
   testing::random numbers(606);
   const rows_of<double> x = testing::random_rows<double>(numbers, 6, 5, 2),
                         d_out = testing::random_rows<double>(numbers, 6, 6, 1), none(0, 0);
   const frequency_table<double> table(narrow, 60);
   const std::vector<int> offsets = {0, 2, 2, 6};
   const multi_head_attention<double, interleaved> block(memory.weights(), memory.options());
-  memory_of_gradients d(memory, x, none);
+  gradients_of_block d(memory, x, none);
   multi_head_attention_gradient(block, {.x = x, .batch = 1, .d_out = d_out}, d.all(), table,
                                 segments<int>{std::span<const int>(offsets)});
   const auto sees = [](std::size_t i, std::size_t j) { return j <= i && (i < 2) == (j < 2); };
-  loss of{memory.reference<interleaved>(narrow),
-          rows_per_batch(x, 1),
-          {},
-          rows_per_batch(d_out, 1),
-          {{0, 1, 0, 1, 2, 3}},
-          {{0, 1, 0, 1, 2, 3}},
-          sees};
+  loss of(memory.reference<interleaved>(narrow), x, none, d_out, 1, sees);
+  of.query_positions = of.key_positions = {{0, 1, 0, 1, 2, 3}};
   d.check(of);
 }
 
 TEST_CASE("gradients of a block evaluate an expression of positions once", "[block]") {
-  const random_block<double> memory(kinds[1], 611);
+  const random_block<double> memory(small_kinds[1], 611);
   testing::random numbers(612);
   const rows_of<double> x = testing::random_rows<double>(numbers, 3, 5, 2),
                         d_out = testing::random_rows<double>(numbers, 3, 6, 1), none(0, 0);
@@ -352,7 +304,7 @@ TEST_CASE("gradients of a block evaluate an expression of positions once", "[blo
   const multi_head_attention<double, half_split> block(memory.weights(), memory.options());
   int next = 5;  // other positions at each evaluation
   const auto ids = Eigen::ArrayXi::NullaryExpr(3, [&next](Index) { return next++; });
-  memory_of_gradients d(memory, x, none), expected = d;
+  gradients_of_block d(memory, x, none), expected = d;
   multi_head_attention_gradient(block, {.x = x, .batch = 1, .d_out = d_out}, expected.all(), table, 5);
   multi_head_attention_gradient(block, {.x = x, .batch = 1, .d_out = d_out}, d.all(), table, ids);
   CHECK(next == 8);
@@ -362,7 +314,7 @@ TEST_CASE("gradients of a block evaluate an expression of positions once", "[blo
 }
 
 TEST_CASE("gradients with respect to options are 0 without a segment", "[block]") {
-  const random_block<double> memory(kinds[0], 613);
+  const random_block<double> memory(small_kinds[0], 613);
   multi_head_options options = memory.options();
   const std::vector<float> sinks = {0.5f, -1.0f};
   const float bias = 0.25f;
@@ -394,7 +346,7 @@ TEST_CASE("gradients with respect to options are 0 without a segment", "[block]"
 
 TEST_CASE("float gradients are close to those of double, and only gradients with memory are written",
           "[block]") {
-  const block_kind kind = kinds[2];
+  const block_kind kind = small_kinds[2];
   const random_block<double> wide(kind, 607);
   random_block<float> close(kind, 607);
   testing::random numbers(608);
@@ -410,7 +362,7 @@ TEST_CASE("float gradients are close to those of double, and only gradients with
         std::pair(&same.v_bias, &close.v_bias), std::pair(&same.o_bias, &close.o_bias),
         std::pair(&same.q_norm, &close.q_norm), std::pair(&same.k_norm, &close.k_norm)})
     *to = from->cast<double>();
-  memory_of_gradients exact(same, x_double, none);
+  gradients_of_block exact(same, x_double, none);
   const frequency_table<float> table(narrow, 20);
   const rows_of<double> d_out_double = d_out.cast<double>();
   multi_head_attention_gradient(multi_head_attention<double, half_split>(same.weights(), same.options()),
@@ -430,13 +382,13 @@ TEST_CASE("float gradients are close to those of double, and only gradients with
 }
 
 TEST_CASE("gradients that do not fit a block throw and nothing is written", "[block]") {
-  const random_block<double> memory(kinds[2], 609);
+  const random_block<double> memory(small_kinds[2], 609);
   const rows_of<double> x = rows_of<double>::Ones(6, 4), d_out = rows_of<double>::Ones(6, 4), narrow_d(6, 3),
                         none(0, 0);
   const multi_head_attention<double, half_split> block(memory.weights(), memory.options());
   const frequency_table<double> table(narrow, 4);
   const auto rejected = [&]<class E>(E, const std::string& text, const auto& change, const auto& call) {
-    memory_of_gradients d(memory, x, none), before = d;
+    gradients_of_block d(memory, x, none), before = d;
     multi_head_gradients<double> all = d.all();
     change(all);
     CHECK(throws_saying<E>([&] { call(all); }, "rope::" + text));
@@ -549,7 +501,7 @@ TEST_CASE("gradients that do not fit a block throw and nothing is written", "[bl
                                       segments{halves});
       });
   // A block without biases has no gradient with respect to them.
-  const random_block<double> bare(kinds[0], 610);
+  const random_block<double> bare(small_kinds[0], 610);
   const rows_of<double> five = rows_of<double>::Ones(6, 5);
   CHECK(throws_saying<std::invalid_argument>(
       [&] {
@@ -578,12 +530,12 @@ TEST_CASE("a tape has no context, and gradients no memory, by default", "[block]
 }
 
 TEST_CASE("gradients can be named one after another", "[block]") {
-  const random_block<double> memory(kinds[2], 614);
+  const random_block<double> memory(small_kinds[2], 614);
   testing::random numbers(615);
   const rows_of<double> x = testing::random_rows<double>(numbers, 6, 4, 2),
                         d_out = testing::random_rows<double>(numbers, 6, 4, 1), none(0, 0);
   const multi_head_attention<double, half_split> block(memory.weights(), memory.options());
-  memory_of_gradients d(memory, x, none), expected = d;
+  gradients_of_block d(memory, x, none), expected = d;
   multi_head_attention_gradient(block, {.x = x, .batch = 2, .d_out = d_out}, expected.all());
   multi_head_gradients<double> named;
   named.x = multi_head_gradients<double>::token_map(d.x.data(), 6, 4);
@@ -616,4 +568,64 @@ TEST_CASE("gradients are written to the memory that the tape and the gradients n
   CHECK(d_x == same);
   CHECK(d_x.cwiseAbs().maxCoeff() > 0);
   CHECK((wide.col(4).array() == -77).all());
+}
+
+// Sums over tokens lose a digit for every factor of ten in their number if they are added one by one. The
+// exact results for equal tokens are closed forms.
+TEST_CASE("gradients of weights and biases over many equal tokens keep their accuracy", "[block]") {
+  testing::random numbers(testing::seed());
+  const Index tokens = 65536, dim = 8, matrix = dim * dim;
+  const auto size = [](Index n) { return static_cast<std::size_t>(n); };
+  const auto random = [&](Index count) { return testing::random_channels<float>(numbers, count, -2, 0); };
+  const auto repeated = [&](const std::vector<float>& row) {
+    std::vector<float> x;
+    for (Index t = 0; t < tokens; ++t) x.insert(x.end(), row.begin(), row.end());
+    return x;
+  };
+  const std::vector<float> w_q = random(matrix), w_k = random(matrix), w_v = random(matrix),
+                           w_o = random(matrix), b_v = random(dim), b_o = random(dim), x = random(dim),
+                           d_out = random(dim);
+  const multi_head_attention<float> block({.q = {w_q.data(), dim, dim},
+                                           .k = {w_k.data(), dim, dim},
+                                           .v = {w_v.data(), dim, dim, b_v.data()},
+                                           .o = {w_o.data(), dim, dim, b_o.data()}},
+                                          {.heads = 2});
+  std::vector<float> d_w_v(size(matrix)), d_w_o(size(matrix)), d_b_v(size(dim)), d_b_o(size(dim));
+  const std::vector<float> all_x = repeated(x), all_d = repeated(d_out);
+  using rows = Eigen::Map<const Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
+  // Every token is a row of the batch, and attends to itself only: out = W_o (W_v x + b_v) + b_o.
+  multi_head_attention_gradient(
+      block,
+      {.x = rows(all_x.data(), tokens, dim), .batch = tokens, .d_out = rows(all_d.data(), tokens, dim)},
+      multi_head_gradients<float>{.weights = {.v = {d_w_v.data(), dim, dim, d_b_v.data()},
+                                              .o = {d_w_o.data(), dim, dim, d_b_o.data()}}});
+
+  // A sum over 256 tokens, a sum of 256 of these, and about 30 roundings of their terms, relative to the sum
+  // of magnitudes.
+  const double allowed = (256 + 256 + 30) * static_cast<double>(tolerance::unit_roundoff<float>());
+  const auto n = static_cast<number>(tokens);
+  const auto check = [&](float got, number term, number magnitude) {
+    CHECK(static_cast<double>(testing::abs(static_cast<number>(got) / n - term) / magnitude) <= allowed);
+  };
+  for (Index r = 0; r < dim; ++r) {
+    number value = static_cast<number>(b_v[size(r)]), value_size = testing::abs(value), back = 0,
+           back_size = 0;
+    for (Index c = 0; c < dim; ++c) {
+      const number term = static_cast<number>(w_v[size(r * dim + c)]) * static_cast<number>(x[size(c)]),
+                   back_term =
+                       static_cast<number>(w_o[size(c * dim + r)]) * static_cast<number>(d_out[size(c)]);
+      value += term;
+      value_size += testing::abs(term);
+      back += back_term;
+      back_size += testing::abs(back_term);
+    }
+    check(d_b_o[size(r)], static_cast<number>(d_out[size(r)]),
+          testing::abs(static_cast<number>(d_out[size(r)])));
+    check(d_b_v[size(r)], back, back_size);
+    for (Index c = 0; c < dim; ++c) {
+      const auto of_x = static_cast<number>(x[size(c)]), of_d = static_cast<number>(d_out[size(c)]);
+      check(d_w_v[size(r * dim + c)], back * of_x, testing::abs(back_size * of_x));
+      check(d_w_o[size(c * dim + r)], of_d * value, testing::abs(of_d) * value_size);
+    }
+  }
 }

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "support/block.hpp"
-#include "support/block_parts.hpp"
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/heads.hpp"
@@ -155,12 +154,7 @@ TEST_CASE("dropout drops weights of every row, head, query and key independently
   options.attention.dropout_seed = 23;
   multi_head_attention<double>(memory.weights(), options).forward(x, 2, out);
   reference::block m = memory.reference();
-  const dropout_mask kept(0.4, 23);
-  m.gain = [&](std::size_t b, std::size_t h, std::size_t i, std::size_t j) {
-    const bool keeps = kept.keeps(static_cast<Index>(b), static_cast<Index>(h), static_cast<std::int64_t>(i),
-                                  static_cast<std::int64_t>(j));
-    return keeps ? 1 / (1 - static_cast<reference::number>(0.4)) : 0;
-  };
+  m.gain = dropout_gain(0.4, 23);
   for (Index b = 0; b < 2; ++b) {
     const reference::matrix row = part(x, 7 * b, 7);
     CHECK(testing::worst(out, 7 * b,
@@ -468,31 +462,13 @@ TEST_CASE("an invalid call of a block throws, and neither output nor cache chang
 
 namespace {
 
-/// log sum_j exp(q_i . k_j / sqrt(head_dim)) over the keys for which sees(i, j), of row [first, first +
-/// count) of x to itself, [queries, heads], from the weights of a block without norms and biases.
-std::vector<testing::wide> log_sums(const random_block<double>& m, const rows_of<double>& x, Index first,
-                                    Index count, const reference::sees_key& sees) {
-  const auto channel = [&](const rows_of<double>& weight, Index token, Index row) {
-    testing::wide sum = 0;
-    for (Index c = 0; c < x.cols(); ++c)
-      sum += static_cast<testing::wide>(weight(row, c)) * x(first + token, c);
-    return sum;
-  };
-  const Index dim = m.kind.head_dim, group = m.kind.heads / m.kind.kv_heads;
-  std::vector<testing::wide> sums;
-  for (Index i = 0; i < count; ++i)
-    for (Index h = 0; h < m.kind.heads; ++h) {
-      testing::wide sum = 0;
-      for (Index j = 0; j < count; ++j) {
-        if (!sees(static_cast<std::size_t>(i), static_cast<std::size_t>(j))) continue;
-        testing::wide score = 0;
-        for (Index c = 0; c < dim; ++c)
-          score += channel(m.q, i, h * dim + c) * channel(m.k, j, h / group * dim + c);
-        sum += testing::exp(score / testing::sqrt(static_cast<testing::wide>(dim)));
-      }
-      sums.push_back(testing::log(sum));
-    }
-  return sums;
+/// The log-sum-exps of rows [first, first + count) of x as one sequence, [queries, heads], of a block without
+/// rotation.
+reference::list log_sums(const random_block<double>& m, const rows_of<double>& x, Index first, Index count,
+                         const reference::sees_key& sees) {
+  const reference::block exact = m.reference();
+  const reference::matrix row = part(x, first, count);
+  return reference::weights_and_sums(exact, exact.q(row), exact.k(row), sees).log_sums;
 }
 
 /// Scores below 20 and sums of at most 16 keys: a hundred roundings of 40.

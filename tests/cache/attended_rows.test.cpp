@@ -16,9 +16,11 @@
 #include <vector>
 
 #include "support/catch.hpp"
+#include "support/decoder_reference.hpp"
 #include "support/errors.hpp"
 #include "support/heads.hpp"
 #include "support/pools.hpp"
+#include "support/reference.hpp"
 #include "support/wide.hpp"
 
 using namespace rope;
@@ -96,28 +98,20 @@ struct sequence {
   head_view<float> outputs() { return bshd(out.data(), rows, tokens, heads, dim); }
 };
 
-/// Channel d of a head at a position, rotated in half_split pairs.
-wide rotated(const float* x, Index d, Index position) {
-  const Index pairs = dim / 2, i = d % pairs;
-  const wide angle = wide(position) * std::pow(wide(base), -wide(2 * i) / wide(dim));
-  const wide u = wide(x[i]), v = wide(x[i + pairs]);
-  return d < pairs ? u * std::cos(angle) - v * std::sin(angle) : v * std::cos(angle) + u * std::sin(angle);
-}
-
-/// Attention of query i to the even tokens up to it, by its definition.
-std::vector<wide> expected(const sequence& x, Index b, Index i, Index h) {
-  std::vector<wide> out(static_cast<std::size_t>(dim), 0);
-  wide sum = 0;
-  for (Index j = 0; j <= i; j += 2) {
-    wide score = 0;
-    for (Index d = 0; d < dim; ++d)
-      score += rotated(x.queries().at(b, i, h), d, i) * rotated(x.keys().at(b, j, 0), d, j);
-    const wide weight = std::exp(score / std::sqrt(wide(dim)));
-    sum += weight;
-    for (Index d = 0; d < dim; ++d) out[std::size_t(d)] += weight * wide(x.values().at(b, j, 0)[d]);
-  }
-  for (wide& channel : out) channel /= sum;
-  return out;
+/// Attention of query i of a row to the even tokens up to it, by its definition, [heads * dim].
+std::vector<wide> expected(const sequence& x, Index b, Index i) {
+  const auto channels = [](const float* head, Index count) {
+    return std::vector<double>(head, head + count);
+  };
+  reference::model m = {heads, 1, dim, dim, {}, reference::half_split};
+  for (long pair = 0; pair < dim / 2; ++pair)
+    m.inv_freq.push_back(static_cast<double>(reference::inv_freq(base, pair, dim)));
+  std::vector<reference::token> row;
+  for (Index j = 0; j <= i; j += 2)
+    row.push_back({{}, channels(x.keys().at(b, j, 0), dim), channels(x.values().at(b, j, 0), dim), j});
+  std::vector<reference::visible> keys;
+  for (const reference::token& token : row) keys.push_back({&token, token.position});
+  return reference::attend(m, channels(x.queries().at(b, i, 0), heads * dim), i, keys);
 }
 
 }  // namespace
@@ -139,15 +133,13 @@ TEST_CASE("attention to a cache that drops every second token follows the defini
   // same error plus that of a sum of 7 terms.
   const double bound = (2 * 3 * 16 + 2 * 7) * 0x1p-24;
   for (Index b = 0; b < rows; ++b)
-    for (Index i = 0; i < sequence::tokens; ++i)
-      for (Index h = 0; h < heads; ++h) {
-        const std::vector<wide> exact = expected(x, b, i, h);
-        for (Index d = 0; d < dim; ++d) {
-          INFO("row " << b << ", token " << i << ", head " << h << ", channel " << d);
-          CHECK(std::abs(static_cast<double>(wide(x.outputs().at(b, i, h)[d]) - exact[std::size_t(d)])) <=
-                bound);
-        }
+    for (Index i = 0; i < sequence::tokens; ++i) {
+      const std::vector<wide> exact = expected(x, b, i);
+      for (std::size_t c = 0; c < exact.size(); ++c) {
+        CAPTURE(b, i, c);
+        CHECK(std::abs(static_cast<double>(wide(x.outputs().at(b, i, 0)[c]) - exact[c])) <= bound);
       }
+    }
 }
 
 TEST_CASE("inconsistent rows throw", "[cache]") {

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <rope/cache/kv_cache.hpp>
 #include <rope/frequencies/frequencies.hpp>
 #include <rope/positions/key_ranges.hpp>
@@ -14,14 +13,11 @@
 #include <rope/rotation/quantized_view.hpp>
 #include <rope/tables/table.hpp>
 #include <stdexcept>
-#include <type_traits>
-#include <unsupported/Eigen/CXX11/Tensor>
 #include <vector>
 
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/heads.hpp"
-#include "support/own_threads.hpp"
 #include "support/random.hpp"
 #include "support/weight_reference.hpp"
 
@@ -32,8 +28,12 @@ namespace {
 constexpr Index heads = 4, kv_heads = 2, dim = 16, page_size = 7, blocks = 23;
 constexpr double base = 50;
 
+using weight_reference::check_sums;
+using weight_reference::check_weights;
 using weight_reference::head_of;
+using weight_reference::no_bias;
 using weight_reference::random_heads;
+using weight_reference::scoring_of;
 
 /// Sequences of random tokens in pages that are not in order. Slots without a token are NaN. The first two
 /// sequences share their first page.
@@ -41,18 +41,14 @@ template <class T, class C>
 struct random_pages {
   std::vector<Index> lengths;
   std::vector<int> table;
-  std::vector<C> keys, values;
-  std::vector<float> scales, value_scales;
+  testing::owned_heads<C> keys, values;
   std::vector<T> new_keys;  // [sequences, longest, kv_heads, dim]
   key_storage storage;
 
   random_pages(const std::vector<Index>& length_of_each, key_storage stored, std::uint64_t seed)
       : lengths(length_of_each),
-        keys(static_cast<std::size_t>(count() * page_size * kv_heads * dim), nan()),
-        values(static_cast<std::size_t>(count() * page_size * kv_heads), nan()),
-        scales(static_cast<std::size_t>(count() * page_size * kv_heads),
-               std::numeric_limits<float>::quiet_NaN()),
-        value_scales(scales),
+        keys(count(), page_size, kv_heads, dim),
+        values(count(), page_size, kv_heads, 1),
         new_keys(random_heads<T>(sequences() * longest() * kv_heads * dim, seed)),
         storage(stored) {
     for (Index n = 0; n < count(); ++n) table.push_back(static_cast<int>((n * 37) % count()));
@@ -71,49 +67,23 @@ struct random_pages {
     }
     table[static_cast<std::size_t>(blocks)] = table[0];
   }
-  static C nan() {
-    if constexpr (std::is_same_v<C, std::int8_t>)
-      return 99;  // with a scale of NaN
-    else
-      return static_cast<C>(std::numeric_limits<float>::quiet_NaN());
-  }
   Index sequences() const { return static_cast<Index>(lengths.size()); }
   Index count() const { return sequences() * blocks; }
   Index longest() const { return *std::max_element(lengths.begin(), lengths.end()); }
   static const auto& rows() {
-    using S = std::conditional_t<std::is_same_v<T, double>, double, float>;
+    using S = weight_reference::weight_type<T>;
     static const frequency_table<S> all(frequencies(dim, base), blocks * page_size);
     return all;
   }
-  typename page_view<C>::pool pool() {
-    if constexpr (std::is_same_v<C, std::int8_t>)
-      return {bshd(keys.data(), scales.data(), count(), page_size, kv_heads, dim),
-              bshd(values.data(), value_scales.data(), count(), page_size, kv_heads, 1)};
-    else
-      return {bshd(keys.data(), count(), page_size, kv_heads, dim),
-              bshd(values.data(), count(), page_size, kv_heads, 1)};
-  }
+  typename page_view<C>::pool pool() { return {keys.view(), values.view()}; }
   page_view<C> view() { return {pool(), table, lengths, storage}; }
   /// Key head kv of token j of a sequence, as it is stored, and rotated where attention does that.
   std::vector<double> key(Index s, Index j, Index kv, bool rotates) {
     const auto head =
-        head_of(pool().keys, table[static_cast<std::size_t>(s * blocks + j / page_size)], j % page_size, kv);
+        head_of(keys.view(), table[static_cast<std::size_t>(s * blocks + j / page_size)], j % page_size, kv);
     return rotates ? weight_reference::rotated(head, double(j), base) : head;
   }
 };
-
-template <class T>
-weight_reference::scoring scoring_of(bool rotates, Index rounded_heads) {
-  weight_reference::scoring how = {.scale = 1 / std::sqrt(double(dim)),
-                                   .unit = std::is_same_v<T, double> ? 0x1p-53 : 0x1p-24};
-  // A rotated channel has an error of 2.75 u times its pair (tests/README.md), and is rounded to the type of
-  // q.
-  const double narrow = std::is_same_v<T, Eigen::half>       ? 0x1p-11
-                        : std::is_same_v<T, Eigen::bfloat16> ? 0x1p-8
-                                                             : 0;
-  if (rotates) how.channel = 2 * 2.75 * std::sqrt(2.0) * how.unit + double(rounded_heads) * narrow;
-  return how;
-}
 
 std::vector<int> offsets_of(const std::vector<Index>& counts) {
   std::vector<int> offsets = {0};
@@ -137,35 +107,6 @@ weight_reference::weights concatenated(const weight_reference::weights& padded,
   return result;
 }
 
-template <class T>
-using number_of = std::conditional_t<std::is_same_v<T, double>, double, float>;
-
-/// Calls run(weights, threads) and compares with the reference. Threads give the same bits.
-template <class A, class Run>
-void compare_weights(const weight_reference::weights& reference, const Run& run) {
-  std::vector<A> all(reference.of.all(), A(-7)), shared = all;
-  run(all, testing::own_threads(1));
-  CHECK(weight_reference::distance(reference, all) == 0);
-  run(shared, testing::own_threads(3));
-  CHECK(shared == all);
-}
-
-/// Calls run(sums, threads) and compares with the sums of the reference, for both kinds of sums.
-template <class A, class Run>
-void compare_sums(const weight_reference::weights& reference, const Run& run) {
-  const auto& of = reference.of;
-  for (const Index of_sums : {of.heads, of.kv_heads}) {
-    CAPTURE(of_sums);
-    std::vector<A> sums(static_cast<std::size_t>(of.batch * of_sums * of.keys), A(-7)), shared = sums;
-    run(sums, testing::own_threads(1));
-    CHECK(weight_reference::distance_of_sums(reference, sums) == 0);
-    run(shared, testing::own_threads(3));
-    CHECK(shared == sums);
-  }
-}
-
-const auto no_bias = [](Index, Index, Index, Index) { return 0.0; };
-
 }  // namespace
 
 TEMPLATE_TEST_CASE("weights and their sums for pages follow the definition", "[cache]",
@@ -174,7 +115,7 @@ TEMPLATE_TEST_CASE("weights and their sums for pages follow the definition", "[c
                    (testing::types<Eigen::bfloat16, Eigen::bfloat16>)) {
   using T = typename TestType::channel;
   using C = typename TestType::entry;
-  using A = number_of<T>;
+  using A = weight_reference::weight_type<T>;
   // Adjacent sequences with equal counts share a kernel call.
   for (const std::vector<Index>& counts :
        {std::vector<Index>{9, 9, 1, 0, 4}, std::vector<Index>{5, 5, 5, 5, 5}})
@@ -190,7 +131,7 @@ TEMPLATE_TEST_CASE("weights and their sums for pages follow the definition", "[c
         return of.lengths[std::size_t(s)] - counts[std::size_t(s)] + i;
       };
       const auto reference = weight_reference::expected(
-          {of.sequences(), asking, of.longest(), heads, kv_heads}, scoring_of<T>(true, raw ? 2 : 1),
+          {of.sequences(), asking, of.longest(), heads, kv_heads}, scoring_of<T>(dim, true, raw ? 2 : 1),
           [&](Index s, Index i, Index h) {
             if (i >= counts[std::size_t(s)]) return std::vector<double>(std::size_t(dim));
             return weight_reference::rotated(head_of(queries, 0, offsets[std::size_t(s)] + i, h),
@@ -206,18 +147,18 @@ TEMPLATE_TEST_CASE("weights and their sums for pages follow the definition", "[c
       attention_options packed = options;
       packed.query_offsets = offsets;
       const auto table = of.rows();
-      compare_weights<A>(concatenated(reference, counts), [&](std::vector<A>& w, const auto& threads) {
+      check_weights<A>(concatenated(reference, counts), [&](std::vector<A>& w, const auto& threads) {
         attention_weights<half_split>(queries, of.view(), w, table, packed, threads);
       });
-      compare_sums<A>(reference, [&](std::vector<A>& sums, const auto& threads) {
+      check_sums<A>(reference, [&](std::vector<A>& sums, const auto& threads) {
         attention_weight_sums<half_split>(queries, of.view(), sums, table, packed, threads);
       });
       if (counts[2] != asking) continue;
       const auto rows = bshd(q.data(), of.sequences(), asking, heads, dim);
-      compare_weights<A>(reference, [&](std::vector<A>& w, const auto& threads) {
+      check_weights<A>(reference, [&](std::vector<A>& w, const auto& threads) {
         attention_weights<half_split>(rows, of.view(), w, table, options, threads);
       });
-      compare_sums<A>(reference, [&](std::vector<A>& sums, const auto& threads) {
+      check_sums<A>(reference, [&](std::vector<A>& sums, const auto& threads) {
         attention_weight_sums<half_split>(rows, of.view(), sums, table, options, threads);
       });
     }
@@ -234,7 +175,7 @@ TEST_CASE("weights of rotated queries for pages, with every option of scores", "
     for (Index j = 0; j < longest; ++j) mask(i, j) = (3 * i + j) % 4 != 0;
   const std::vector<float> sinks(std::size_t(heads), 0.75f);
   std::vector<double> log_sum_exp(std::size_t(2 * asking * heads), -3);
-  auto how = scoring_of<float>(false, 0);
+  auto how = scoring_of<float>(dim, false);
   how.scale = 0.5;
   how.softcap = 2;
   how.sink = 0.75;
@@ -255,24 +196,17 @@ TEST_CASE("weights of rotated queries for pages, with every option of scores", "
                                      .bias = score_matrix(added.data(), 2, heads, asking, longest),
                                      .mask = score_matrix(mask),
                                      .log_sum_exp = log_sum_exp};
-  compare_weights<float>(reference, [&](std::vector<float>& w, const auto& threads) {
+  check_weights<float>(reference, [&](std::vector<float>& w, const auto& threads) {
     attention_weights(queries, of.view(), w, options, threads);
   });
-  compare_sums<float>(reference, [&](std::vector<float>& sums, const auto& threads) {
+  check_sums<float>(reference, [&](std::vector<float>& sums, const auto& threads) {
     attention_weight_sums(queries, of.view(), sums, options, threads);
   });
   CHECK(log_sum_exp == std::vector<double>(log_sum_exp.size(), -3));
 
   // A tensor of any storage order has the weights by its indices.
-  Eigen::Tensor<float, 4> tensor(2, heads, asking, longest);
-  attention_weights(queries, of.view(), tensor, options);
-  std::vector<float> list(reference.weight.size());
-  attention_weights(queries, of.view(), list, options);
-  for (Index s = 0; s < 2; ++s)
-    for (Index h = 0; h < heads; ++h)
-      for (Index i = 0; i < asking; ++i)
-        for (Index j = 0; j < longest; ++j)
-          CHECK(tensor(s, h, i, j) == list[reference.of.weight(s, h, i, j)]);
+  weight_reference::check_tensor(reference.of,
+                                 [&](auto& w) { attention_weights(queries, of.view(), w, options); });
 }
 
 TEMPLATE_TEST_CASE("weights for pages of key ranges and selected keys follow the definition", "[cache]",
@@ -296,7 +230,7 @@ TEMPLATE_TEST_CASE("weights for pages of key ranges and selected keys follow the
   for (const bool selects : {false, true}) {
     CAPTURE(selects);
     const auto reference = weight_reference::expected(
-        {3, 4, 60, heads, kv_heads}, scoring_of<float>(false, 0),
+        {3, 4, 60, heads, kv_heads}, scoring_of<float>(dim, false),
         [&](Index s, Index i, Index h) {
           return head_of(queries, 0, i < counts[std::size_t(s)] ? place(s, i) : 0, h);
         },
@@ -317,10 +251,10 @@ TEMPLATE_TEST_CASE("weights for pages of key ranges and selected keys follow the
       options.selected = {lists.data(), {.queries = tokens, .key_heads = kv_heads, .keys = listed}};
     else
       options.key_ranges = ranges;
-    compare_weights<float>(concatenated(reference, counts), [&](std::vector<float>& w, const auto& threads) {
+    check_weights<float>(concatenated(reference, counts), [&](std::vector<float>& w, const auto& threads) {
       attention_weights(queries, of.view(), w, options, threads);
     });
-    compare_sums<float>(reference, [&](std::vector<float>& sums, const auto& threads) {
+    check_sums<float>(reference, [&](std::vector<float>& sums, const auto& threads) {
       attention_weight_sums(queries, of.view(), sums, options, threads);
     });
   }

@@ -13,12 +13,11 @@
 #include <rope/tables/table.hpp>
 #include <stdexcept>
 #include <type_traits>
-#include <unsupported/Eigen/CXX11/Tensor>
 #include <vector>
 
 #include "support/catch.hpp"
 #include "support/errors.hpp"
-#include "support/own_threads.hpp"
+#include "support/heads.hpp"
 #include "support/random.hpp"
 #include "support/weight_reference.hpp"
 
@@ -29,61 +28,21 @@ namespace {
 constexpr double base_of_weights = 50;
 constexpr Index dim_of_weights = 16;
 
+using weight_reference::check_sums;
+using weight_reference::check_weights;
 using weight_reference::head_of;
+using weight_reference::no_bias;
 using weight_reference::random_heads;
-
-template <class T>
-weight_reference::scoring scoring_of(bool rotates, Index rounded_heads) {
-  weight_reference::scoring how = {.scale = 1 / std::sqrt(double(dim_of_weights)),
-                                   .unit = std::is_same_v<T, double> ? 0x1p-53 : 0x1p-24};
-  // A rotated channel has an error of 2.75 u times its pair (tests/README.md), and is rounded to the type of
-  // q.
-  const double narrow = std::is_same_v<T, Eigen::half>       ? 0x1p-11
-                        : std::is_same_v<T, Eigen::bfloat16> ? 0x1p-8
-                                                             : 0;
-  if (rotates) how.channel = 2 * 2.75 * std::sqrt(2.0) * how.unit + double(rounded_heads) * narrow;
-  return how;
-}
-
-const auto no_bias = [](Index, Index, Index, Index) { return 0.0; };
-
-/// The types of queries, and of stored keys.
-template <class Q, class K>
-struct types {
-  using queries = Q;
-  using keys = K;
-};
-
-template <class T>
-using weight_type = std::conditional_t<std::is_same_v<T, double>, double, float>;
-
-/// Calls run(weights) and compares with the reference, for both kinds of sums. Threads give the same bits.
-template <class A, class Weights, class Sums>
-void check_weights(const weight_reference::weights& reference, const Weights& weights, const Sums& sums) {
-  const auto& of = reference.of;
-  std::vector<A> all(of.all(), A(-7)), shared = all;
-  weights(all, testing::own_threads(1));
-  CHECK(weight_reference::distance(reference, all) == 0);
-  weights(shared, testing::own_threads(3));
-  CHECK(shared == all);
-  for (const Index heads : {of.heads, of.kv_heads}) {
-    CAPTURE(heads);
-    std::vector<A> by_head(static_cast<std::size_t>(of.batch * heads * of.keys), A(-7)), on_threads = by_head;
-    sums(by_head, testing::own_threads(1));
-    CHECK(weight_reference::distance_of_sums(reference, by_head) == 0);
-    sums(on_threads, testing::own_threads(3));
-    CHECK(on_threads == by_head);
-  }
-}
+using weight_reference::scoring_of;
 
 }  // namespace
 
 TEMPLATE_TEST_CASE("weights and their sums for a cache follow the definition", "[cache]",
-                   (types<float, Eigen::half>), (types<float, std::int8_t>), (types<double, double>),
-                   (types<Eigen::bfloat16, Eigen::bfloat16>)) {
-  using T = typename TestType::queries;
-  using C = typename TestType::keys;
-  using A = weight_type<T>;
+                   (testing::types<float, Eigen::half>), (testing::types<float, std::int8_t>),
+                   (testing::types<double, double>), (testing::types<Eigen::bfloat16, Eigen::bfloat16>)) {
+  using T = typename TestType::channel;
+  using C = typename TestType::entry;
+  using A = weight_reference::weight_type<T>;
   const Index batch = 2, tokens = 150, asking = 9, heads = 4, kv_heads = 2, D = dim_of_weights;
   const std::uint64_t seed = 71;
   CAPTURE(seed);
@@ -91,7 +50,7 @@ TEMPLATE_TEST_CASE("weights and their sums for a cache follow the definition", "
              q = random_heads<T>(batch * asking * heads * D, seed + 1);
   const auto queries = bshd(q.data(), batch, asking, heads, D);
   const auto k = bshd(keys.data(), batch, tokens, kv_heads, D);
-  const frequency_table<weight_type<T>> table(frequencies(D, base_of_weights), tokens);
+  const frequency_table<A> table(frequencies(D, base_of_weights), tokens);
   const std::vector<int> counts = {int(tokens), int(tokens) - 11}, asked = {int(asking), 5};
   for (const key_storage storage : {key_storage::rotated, key_storage::raw}) {
     const bool raw = storage == key_storage::raw;
@@ -106,7 +65,7 @@ TEMPLATE_TEST_CASE("weights and their sums for a cache follow the definition", "
     // The number of heads that rotation rounds to the type of q: the query, and a key that is stored
     // unrotated.
     const auto reference = weight_reference::expected(
-        of, scoring_of<T>(true, raw ? 2 : 1),
+        of, scoring_of<T>(D, true, raw ? 2 : 1),
         [&](Index b, Index i, Index h) {
           return weight_reference::rotated(head_of(queries, b, i, h), double(position(b, i)),
                                            base_of_weights);
@@ -120,14 +79,12 @@ TEMPLATE_TEST_CASE("weights and their sums for a cache follow the definition", "
         },
         no_bias);
     const attention_options options = {.window = 40, .sinks = 3};
-    check_weights<A>(
-        reference,
-        [&](std::vector<A>& w, const auto& threads) {
-          attention_weights<half_split>(queries, cache, w, table, options, asked, threads);
-        },
-        [&](std::vector<A>& sums, const auto& threads) {
-          attention_weight_sums<half_split>(queries, cache, sums, table, options, asked, threads);
-        });
+    check_weights<A>(reference, [&](std::vector<A>& w, const auto& threads) {
+      attention_weights<half_split>(queries, cache, w, table, options, asked, threads);
+    });
+    check_sums<A>(reference, [&](std::vector<A>& sums, const auto& threads) {
+      attention_weight_sums<half_split>(queries, cache, sums, table, options, asked, threads);
+    });
   }
 }
 
@@ -145,7 +102,7 @@ TEST_CASE("weights of rotated queries, with every option of scores", "[cache]") 
   std::vector<double> log_sum_exp(std::size_t(batch * asking * heads), -3);
   kv_cache<float> cache(batch, tokens, kv_heads, D);
   cache.append(k, k);
-  auto how = scoring_of<float>(false, 0);
+  auto how = scoring_of<float>(D, false);
   how.scale = 0.5;
   how.softcap = 2;
   how.sink = 0.75;
@@ -164,25 +121,17 @@ TEST_CASE("weights of rotated queries, with every option of scores", "[cache]") 
                                      .bias = score_matrix(added.data(), 1, heads, asking, tokens),
                                      .mask = score_matrix(mask),
                                      .log_sum_exp = log_sum_exp};
-  check_weights<float>(
-      reference,
-      [&](std::vector<float>& w, const auto& threads) {
-        attention_weights(queries, cache, w, options, {}, threads);
-      },
-      [&](std::vector<float>& sums, const auto& threads) {
-        attention_weight_sums(queries, cache, sums, options, {}, threads);
-      });
+  check_weights<float>(reference, [&](std::vector<float>& w, const auto& threads) {
+    attention_weights(queries, cache, w, options, {}, threads);
+  });
+  check_sums<float>(reference, [&](std::vector<float>& sums, const auto& threads) {
+    attention_weight_sums(queries, cache, sums, options, {}, threads);
+  });
   CHECK(log_sum_exp == std::vector<double>(log_sum_exp.size(), -3));
 
   // A tensor of any storage order has the weights by its indices.
-  Eigen::Tensor<float, 4> tensor(batch, heads, asking, tokens);
-  attention_weights(queries, cache, tensor, options);
-  std::vector<float> list(reference.weight.size());
-  attention_weights(queries, cache, list, options);
-  for (Index b = 0; b < batch; ++b)
-    for (Index h = 0; h < heads; ++h)
-      for (Index i = 0; i < asking; ++i)
-        for (Index j = 0; j < tokens; ++j) CHECK(tensor(b, h, i, j) == list[reference.of.weight(b, h, i, j)]);
+  weight_reference::check_tensor(reference.of,
+                                 [&](auto& w) { attention_weights(queries, cache, w, options); });
 }
 
 TEMPLATE_TEST_CASE("weights of a ring are those of the tokens in its slots", "[cache]", float, std::int8_t) {
@@ -217,7 +166,7 @@ TEMPLATE_TEST_CASE("weights of a ring are those of the tokens in its slots", "[c
           return smaller;
         };
         const auto reference = weight_reference::expected(
-            {batch, asking, cache.keys(0).tokens, heads, kv_heads}, scoring_of<float>(true, 0),
+            {batch, asking, cache.keys(0).tokens, heads, kv_heads}, scoring_of<float>(D, true),
             [&](Index b, Index i, Index h) {
               const std::int64_t at = cache.seen(b) - asking + i;
               return weight_reference::rotated(
@@ -230,14 +179,12 @@ TEMPLATE_TEST_CASE("weights of a ring are those of the tokens in its slots", "[c
               return raw ? weight_reference::rotated(head, double(at), base_of_weights) : head;
             },
             sees, no_bias);
-        check_weights<float>(
-            reference,
-            [&](std::vector<float>& w, const auto& threads) {
-              attention_weights<half_split>(queries, cache, w, table, {}, {}, threads);
-            },
-            [&](std::vector<float>& sums, const auto& threads) {
-              attention_weight_sums<half_split>(queries, cache, sums, table, {}, {}, threads);
-            });
+        check_weights<float>(reference, [&](std::vector<float>& w, const auto& threads) {
+          attention_weights<half_split>(queries, cache, w, table, {}, {}, threads);
+        });
+        check_sums<float>(reference, [&](std::vector<float>& sums, const auto& threads) {
+          attention_weight_sums<half_split>(queries, cache, sums, table, {}, {}, threads);
+        });
       }
     }
   }
@@ -253,7 +200,7 @@ TEST_CASE("weights of a latent_cache compare queries with latents and their rota
   cache.append<half_split>(bshd(latents.data(), batch, tokens, 1, latent),
                            bshd(parts.data(), batch, tokens, 1, part), table);
   const auto queries = bshd(q.data(), batch, asking, heads, latent + part);
-  auto how = scoring_of<float>(true, 0);
+  auto how = scoring_of<float>(latent + part, true);
   how.scale = 0.4;
   const auto reference = weight_reference::expected(
       {batch, asking, tokens, heads, 1}, how,
@@ -266,14 +213,12 @@ TEST_CASE("weights of a latent_cache compare queries with latents and their rota
       },
       [&](Index b, Index, Index j, Index kv) { return head_of(cache.keys(b), 0, j, kv); },
       [&](Index, Index, Index i, Index j) { return j <= tokens - asking + i; }, no_bias);
-  check_weights<float>(
-      reference,
-      [&](std::vector<float>& w, const auto& threads) {
-        attention_weights<half_split>(queries, cache, w, table, {.scale = 0.4}, {}, threads);
-      },
-      [&](std::vector<float>& sums, const auto& threads) {
-        attention_weight_sums<half_split>(queries, cache, sums, table, {.scale = 0.4}, {}, threads);
-      });
+  check_weights<float>(reference, [&](std::vector<float>& w, const auto& threads) {
+    attention_weights<half_split>(queries, cache, w, table, {.scale = 0.4}, {}, threads);
+  });
+  check_sums<float>(reference, [&](std::vector<float>& sums, const auto& threads) {
+    attention_weight_sums<half_split>(queries, cache, sums, table, {.scale = 0.4}, {}, threads);
+  });
 }
 
 TEST_CASE("invalid calls of weights of a cache throw and write nothing", "[cache]") {

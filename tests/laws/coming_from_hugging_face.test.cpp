@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "support/attention_reference.hpp"
 #include "support/catch.hpp"
 #include "support/other_libraries.hpp"
 #include "support/wide.hpp"
@@ -20,6 +19,7 @@
 namespace {
 
 using namespace rope;
+using other::by_token;
 using other::has_frequencies;
 using other::rotation_error;
 using other::tensor4;
@@ -37,16 +37,6 @@ struct fixture {
     });
   }
 };
-
-/// [batch, tokens, heads, head_dim] of the attention reference from (batch, heads, tokens, head_dim).
-reference::tensor by_token(const tensor4& x) {
-  reference::tensor result(x.extents[0], x.extents[2], x.extents[1], x.extents[3]);
-  for (Index r = 0; r < x.rows(); ++r)
-    for (Index d = 0; d < x.channels(); ++d)
-      result(other::on_axis(x, r, 0), other::on_axis(x, r, 2), other::on_axis(x, r, 1), d) =
-          static_cast<double>(x(r, d));
-  return result;
-}
 
 }  // namespace
 
@@ -186,9 +176,7 @@ TEST_CASE("transformers: attention", "[library][coming_from]") {
   fixture x;
   tensor4 &q = x.q, &k = x.k, v({2, 2, 12, 64}, 3), out({2, 4, 12, 64}, 4);
   const auto error = [&](const reference::attention_rule& rule) {
-    const auto exact = reference::attention(by_token(q), by_token(k), by_token(v), rule);
-    return reference::worst_error<float>(
-        by_token(out), exact, reference::attention_bound<float>(by_token(q), by_token(k), by_token(v), rule));
+    return other::attention_error(q, k, v, out, rule);
   };
   SECTION("grouped queries") {
     attention(bhsd(q), bhsd(k), bhsd(v), bhsd(out));

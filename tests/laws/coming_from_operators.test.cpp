@@ -7,7 +7,6 @@
 #include <memory>
 #include <vector>
 
-#include "support/attention_reference.hpp"
 #include "support/catch.hpp"
 #include "support/other_libraries.hpp"
 #include "support/wide.hpp"
@@ -48,17 +47,6 @@ struct operator_inputs {
     });
   }
 };
-
-/// The tensor (batch, heads, tokens, channels) as heads [batch, tokens, heads, channels] of the reference.
-reference::tensor by_token(const tensor4& x) {
-  reference::tensor y(x.extents[0], x.extents[2], x.extents[1], x.extents[3]);
-  for (Index b = 0; b < x.extents[0]; ++b)
-    for (Index h = 0; h < x.extents[1]; ++h)
-      for (Index t = 0; t < x.extents[2]; ++t)
-        for (Index d = 0; d < x.extents[3]; ++d)
-          y(b, t, h, d) = static_cast<double>(x((b * x.extents[1] + h) * x.extents[2] + t, d));
-  return y;
-}
 
 }  // namespace
 
@@ -132,9 +120,7 @@ TEST_CASE("PyTorch: rotary embeddings", "[library][coming_from]") {
 TEST_CASE("PyTorch: scaled_dot_product_attention", "[library][coming_from]") {
   tensor4 q({2, 4, 5, 64}, 1), k({2, 2, 5, 64}, 2), v({2, 2, 5, 64}, 3), out({2, 4, 5, 64}, 4);
   const auto error = [&](const reference::attention_rule& rule) {
-    const auto exact = reference::attention(by_token(q), by_token(k), by_token(v), rule);
-    return reference::worst_error<float>(
-        by_token(out), exact, reference::attention_bound<float>(by_token(q), by_token(k), by_token(v), rule));
+    return other::attention_error(q, k, v, out, rule);
   };
   SECTION("is_causal = True, enable_gqa = True") {
     attention(bhsd(q), bhsd(k), bhsd(v), bhsd(out));

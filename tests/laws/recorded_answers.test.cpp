@@ -147,7 +147,7 @@ TEST_CASE("heads are laid out and rotated as in ggml", "[library][recorded]") {
       rotate<interleaved>(heads, table.at_channel(n_offs));
     else
       rotate<half_split>(heads, table.at_channel(n_offs));
-    double largest = 0, farthest = 0;
+    double farthest = 0;
     for (const double p : listed) farthest = (std::max)(farthest, p);
     const auto out = record.at("out").get<std::vector<double>>();
     REQUIRE(out.size() == x.size());
@@ -155,8 +155,7 @@ TEST_CASE("heads are laid out and rotated as in ggml", "[library][recorded]") {
     // bound, and their sum.
     const double allowed =
         2 * 2 * (bound<float>(farthest, f.pairs()) + std::numeric_limits<float>::epsilon());
-    for (std::size_t i = 0; i < x.size(); ++i)
-      testing::raise_to(largest, std::abs(static_cast<double>(x[i]) - out[i]));
+    const double largest = testing::largest_difference(x, out);
     CHECK(largest <= allowed);
     CHECK(largest < 0.01);  // another layout, axis or offset differs by far more
   }

@@ -2,10 +2,13 @@
 #ifndef ROPE_TESTS_BLOCK_HPP
 #define ROPE_TESTS_BLOCK_HPP
 
-/// A random attention block, in memory of types of the library and for the reference.
+/// A random attention block, in memory of types of the library and for the reference, memory for its
+/// gradients, the tested blocks, and small pieces of the reference's arguments.
 
 #include <cstddef>
 #include <cstdint>
+#include <rope/attention/dropout.hpp>
+#include <rope/block/gradient.hpp>
 #include <rope/block/multi_head_attention.hpp>
 #include <type_traits>
 #include <vector>
@@ -142,6 +145,81 @@ double worst(const rows_of<T>& out, rope::Index first, const reference::matrix& 
   return static_cast<double>(error) / (block_bound<T>() * static_cast<double>(largest));
 }
 
+/// Memory for every gradient of a block, for self-attention if `keys` is empty.
+template <class T>
+struct memory_of_gradients {
+  rows_of<T> x, context, q, k, v, o;
+  row_of<T> q_bias, k_bias, v_bias, o_bias, q_norm, k_norm;
+
+  memory_of_gradients(const random_block<T>& block, const rows_of<T>& tokens, const rows_of<T>& keys) {
+    const auto like = [](auto& memory, const auto& of) {
+      memory = std::remove_reference_t<decltype(memory)>::Constant(of.rows(), of.cols(), -77);
+    };
+    like(x, tokens);
+    like(context, keys);
+    like(q, block.q), like(k, block.k), like(v, block.v), like(o, block.o);
+    like(q_bias, block.q_bias), like(k_bias, block.k_bias), like(v_bias, block.v_bias),
+        like(o_bias, block.o_bias);
+    like(q_norm, block.q_norm), like(k_norm, block.k_norm);
+  }
+  rope::multi_head_gradients<T> all() {
+    using rope::projection;
+    const auto linear = [](auto& weight, auto& bias) {
+      return projection<T>(typename projection<T>::weight_map(weight.data(), weight.rows(), weight.cols()),
+                           typename projection<T>::bias_map(bias.data(), bias.size()));
+    };
+    return {.x = {x.data(), x.rows(), x.cols()},
+            .context = {context.data(), context.rows(), context.cols()},
+            .weights = {.q = linear(q, q_bias),
+                        .k = linear(k, k_bias),
+                        .v = linear(v, v_bias),
+                        .o = linear(o, o_bias),
+                        .q_norm = {q_norm.data(), q_norm.size()},
+                        .k_norm = {k_norm.data(), k_norm.size()}}};
+  }
+  friend bool operator==(const memory_of_gradients&, const memory_of_gradients&) = default;
+};
+
 }  // namespace testing
+
+namespace block_parts {
+
+inline const testing::block_kind kinds[] = {
+    {},                                                                        // grouped queries
+    {.heads = 3, .kv_heads = 3, .bias = true},                                 // one key head per query head
+    {.heads = 4, .kv_heads = 1, .head_dim = 8, .value_dim = 5, .out_dim = 7},  // one key head; other values
+    {.bias = true, .norm = true},                                              // Qwen 3
+    {.norm = true, .norm_offset = 1},                                          // Gemma 3
+};
+
+inline std::vector<long long> counted(std::size_t count, long long first = 0) {
+  std::vector<long long> result;
+  for (std::size_t i = 0; i < count; ++i) result.push_back(first + static_cast<long long>(i));
+  return result;
+}
+
+/// The factors of dropout with this seed, for the reference.
+inline auto dropout_gain(double share, std::uint64_t seed) {
+  return [share, mask = rope::dropout_mask(share, seed)](std::size_t b, std::size_t h, std::size_t i,
+                                                         std::size_t j) -> reference::number {
+    const bool keeps = mask.keeps(static_cast<rope::Index>(b), static_cast<rope::Index>(h),
+                                  static_cast<std::int64_t>(i), static_cast<std::int64_t>(j));
+    return keeps ? 1 / (1 - static_cast<reference::number>(share)) : 0;
+  };
+}
+
+/// Rows [first, first + count) of a matrix, for the reference.
+template <class T>
+reference::matrix part(const testing::rows_of<T>& x, rope::Index first, rope::Index count) {
+  return testing::exact(x.middleRows(first, count));
+}
+
+inline const reference::sees_key causal = [](std::size_t i, std::size_t j) { return j <= i; };
+inline const reference::sees_key everything = [](std::size_t, std::size_t) { return true; };
+
+/// Frequencies of 4 of the channels of a head.
+inline const rope::frequencies narrow(4, 50.0);
+
+}  // namespace block_parts
 
 #endif  // ROPE_TESTS_BLOCK_HPP

@@ -89,6 +89,38 @@ inline matrix rotated_heads(const block& m, const matrix& x, const list& norm,
   return y;
 }
 
+/// The scores of query i in head h, [keys], from rotated heads. Those of hidden keys are 0.
+inline list scores(const block& m, const matrix& q, const matrix& k, const sees_key& sees, std::size_t i,
+                   std::size_t h) {
+  list result(k.rows);
+  for (std::size_t j = 0; j < k.rows; ++j) {
+    if (!sees(i, j)) continue;
+    for (std::size_t d = 0; d < m.head_dim; ++d)
+      result[j] += q(i, h * m.head_dim + d) * k(j, h / (m.heads / m.kv_heads) * m.head_dim + d);
+    result[j] /= testing::sqrt(static_cast<number>(m.head_dim));
+    if (m.softcap > 0) result[j] = m.softcap * testing::tanh(result[j] / m.softcap);
+  }
+  return result;
+}
+
+/// Weights without dropout, [heads, queries, keys], and log-sum-exps, [queries, heads], of rotated heads with
+/// scores that do not overflow. Every query sees a key.
+struct weights_and_sums {
+  list weights, log_sums;
+
+  weights_and_sums(const block& m, const matrix& q, const matrix& k, const sees_key& sees)
+      : log_sums(q.rows * m.heads) {
+    for (std::size_t h = 0; h < m.heads; ++h)
+      for (std::size_t i = 0; i < q.rows; ++i) {
+        list row = scores(m, q, k, sees, i, h);
+        number sum = 0;
+        for (std::size_t j = 0; j < k.rows; ++j) sum += row[j] = sees(i, j) ? testing::exp(row[j]) : 0;
+        for (const number term : row) weights.push_back(term / sum);
+        log_sums[i * m.heads + h] = testing::log(sum);
+      }
+  }
+};
+
 /// The output for queries of `x` and keys of `context`, of one row of the batch. Positions are read only if
 /// heads rotate.
 inline matrix forward(const block& m, const matrix& x, const matrix& context,
@@ -101,23 +133,16 @@ inline matrix forward(const block& m, const matrix& x, const matrix& context,
   for (std::size_t i = 0; i < x.rows; ++i)
     for (std::size_t h = 0; h < m.heads; ++h) {
       const std::size_t kv = h / (m.heads / m.kv_heads);
-      list scores(context.rows);
-      number largest = 0, sum = 0;
-      bool any = false;
-      for (std::size_t j = 0; j < context.rows; ++j) {
-        if (!sees(i, j)) continue;
-        for (std::size_t d = 0; d < m.head_dim; ++d)
-          scores[j] += q(i, h * m.head_dim + d) * k(j, kv * m.head_dim + d);
-        scores[j] /= testing::sqrt(static_cast<number>(m.head_dim));
-        if (m.softcap > 0) scores[j] = m.softcap * testing::tanh(scores[j] / m.softcap);
-        largest = any ? (std::max)(largest, scores[j]) : scores[j];
-        any = true;
-      }
+      const list row_scores = scores(m, q, k, sees, i, h);
+      // A hidden key counts as a score of 0.
+      const number largest = row_scores.empty() ? 0 : *std::max_element(row_scores.begin(), row_scores.end());
+      number sum = 0;
       for (std::size_t j = 0; j < context.rows; ++j)
-        if (sees(i, j)) sum += testing::exp(scores[j] - largest);
+        if (sees(i, j)) sum += testing::exp(row_scores[j] - largest);
       for (std::size_t j = 0; j < context.rows; ++j) {
         if (!sees(i, j)) continue;
-        const number weight = testing::exp(scores[j] - largest) / sum * (m.gain ? m.gain(row, h, i, j) : 1);
+        const number weight =
+            testing::exp(row_scores[j] - largest) / sum * (m.gain ? m.gain(row, h, i, j) : 1);
         for (std::size_t d = 0; d < m.value_dim; ++d)
           attended(i, h * m.value_dim + d) += weight * v(j, kv * m.value_dim + d);
       }

@@ -89,8 +89,7 @@ class cache_history {
     rows added(2);
     for (std::size_t b = 0; b < 2; ++b)
       for (const std::int64_t position : tokens[b]) {
-        added[b].push_back(reference::random_token(
-            generator_, m_, position, [](double x) { return static_cast<double>(static_cast<C>(x)); }));
+        added[b].push_back(reference::random_token<C>(generator_, m_, position));
         rows_[b].push_back(added[b].back());
       }
     step<T> now(m_, added);
@@ -99,11 +98,7 @@ class cache_history {
     attention<Layout>(now.queries(), cache_, now.output(), table_, {.window = window, .softcap = m_.softcap},
                       now.counts);
     const double bound = reference::decoder_bound<T, C>(m_, capacity, rotations_, !raw());
-    CHECK(
-        now.worst(
-            bound, added,
-            [&](std::size_t b, std::size_t i) { return seen_by(rows_[b], added[b][i].position, window, 0); },
-            [&](std::size_t b, std::size_t i) { return added[b][i].position; }) <= 1);
+    CHECK(now.worst_by_position(bound, added, rows_, window) <= 1);
   }
   void check_contents() const {
     for (std::size_t b = 0; b < 2; ++b) {

@@ -35,12 +35,12 @@ struct model {
   double softcap = 0;
 };
 
-/// Numbers in [-1, 1), passed through `rounded` to those that a storage type represents.
-template <class Rounded>
-token random_token(std::mt19937& generator, const model& m, long long position, Rounded rounded) {
+/// Numbers in [-1, 1) that C represents.
+template <class C>
+token random_token(std::mt19937& generator, const model& m, long long position) {
   const auto channels_of = [&](std::size_t count) {
     std::vector<double> x(count);
-    for (double& value : x) value = rounded(testing::uniform(generator));
+    for (double& value : x) value = static_cast<double>(static_cast<C>(testing::uniform(generator)));
     return x;
   };
   return {channels_of(m.heads * m.dim), channels_of(m.kv_heads * m.dim),

@@ -32,6 +32,19 @@ reference::model model_of(std::size_t heads, const frequencies& f, double softca
   return m;
 }
 
+using rows = std::vector<std::vector<reference::token>>;
+
+/// The visible part of a row, by position.
+inline std::vector<reference::visible> seen_by(const std::vector<reference::token>& row, long long position,
+                                               long long window, long long sinks) {
+  std::vector<reference::visible> keys;
+  for (const auto& token : row)
+    if (token.position <= position && (window == 0 || position - token.position < window ||
+                                       (token.position >= 0 && token.position < sinks)))
+      keys.push_back({&token, token.position});
+  return keys;
+}
+
 /// Tokens of some rows as the arguments of a call. Shorter rows are filled with numbers that must not be
 /// read.
 template <class T>
@@ -90,20 +103,16 @@ struct step {
       }
     return result;
   }
+  /// The same, where queries of `asking` attend to the tokens of `all` by their positions.
+  double worst_by_position(double bound, const std::vector<std::vector<reference::token>>& asking,
+                           const std::vector<std::vector<reference::token>>& all, long long window = 0,
+                           long long sinks = 0) {
+    return worst(
+        bound, asking,
+        [&](std::size_t b, std::size_t i) { return seen_by(all[b], asking[b][i].position, window, sinks); },
+        [&](std::size_t b, std::size_t i) { return asking[b][i].position; });
+  }
 };
-
-using rows = std::vector<std::vector<reference::token>>;
-
-/// The visible part of a row, by position.
-inline std::vector<reference::visible> seen_by(const std::vector<reference::token>& row, long long position,
-                                               long long window, long long sinks) {
-  std::vector<reference::visible> keys;
-  for (const auto& token : row)
-    if (token.position <= position && (window == 0 || position - token.position < window ||
-                                       (token.position >= 0 && token.position < sinks)))
-      keys.push_back({&token, token.position});
-  return keys;
-}
 
 /// The table type for a channel type.
 template <class T>

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <limits>
 #include <rope/rotation/layout.hpp>
+#include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
 #include <tuple>
@@ -108,12 +109,64 @@ bool same_heads(const rope::head_view<T>& a, const rope::head_view<U>& b) {
   return same;
 }
 
+/// The largest difference of two views of one shape, infinite if a channel is NaN.
+template <class T, class U>
+double largest_difference(const rope::head_view<T>& a, const rope::head_view<U>& b) {
+  double worst = 0;
+  for_each_head(a, [&](Index i, Index t, Index h) {
+    for (Index d = 0; d < a.head_dim; ++d)
+      raise_to(worst,
+               std::abs(static_cast<double>(a.at(i, t, h)[d]) - static_cast<double>(b.at(i, t, h)[d])));
+  });
+  return worst;
+}
+
 /// Copies the heads of `from` to `to`, of the same shape.
 template <class T, class U>
 void copy_heads(const rope::head_view<T>& from, const rope::head_view<U>& to) {
   for_each_head(
       from, [&](Index b, Index t, Index h) { std::copy_n(from.at(b, t, h), from.head_dim, to.at(b, t, h)); });
 }
+
+/// Heads [batch, tokens, heads, dim] of any type in memory. They are NaN until they are written, integers by
+/// their scale.
+template <class C>
+struct owned_heads {
+  Index batch, tokens, heads, dim;
+  std::vector<C> channels;
+  std::vector<float> scales;  // of integers
+
+  owned_heads(Index rows, Index tokens_of_row, Index heads_of_token, Index channels_of_head)
+      : batch(rows),
+        tokens(tokens_of_row),
+        heads(heads_of_token),
+        dim(channels_of_head),
+        channels(static_cast<std::size_t>(batch * tokens * heads * dim), nan()),
+        scales(static_cast<std::size_t>(batch * tokens * heads), std::numeric_limits<float>::quiet_NaN()) {}
+
+  /// \param by_heads  whether the tokens of a head are contiguous
+  auto view(bool by_heads = false) { return view_of(*this, by_heads); }
+  auto view(bool by_heads = false) const { return view_of(*this, by_heads); }
+
+ private:
+  static constexpr bool is_integer = std::is_same_v<C, std::int8_t>;
+  static C nan() {
+    if constexpr (is_integer)
+      return 99;
+    else
+      return static_cast<C>(std::numeric_limits<float>::quiet_NaN());
+  }
+  template <class Self>
+  static auto view_of(Self& x, bool by_heads) {
+    auto* const data = x.channels.data();
+    if constexpr (is_integer)
+      return by_heads ? rope::bhsd(data, x.scales.data(), x.batch, x.heads, x.tokens, x.dim)
+                      : rope::bshd(data, x.scales.data(), x.batch, x.tokens, x.heads, x.dim);
+    else
+      return by_heads ? rope::bhsd(data, x.batch, x.heads, x.tokens, x.dim)
+                      : rope::bshd(data, x.batch, x.tokens, x.heads, x.dim);
+  }
+};
 
 /// A block of memory full of NaN in which a test places heads. Elements that a call must not touch, or must
 /// not read, are detected.

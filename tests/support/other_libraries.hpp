@@ -14,6 +14,7 @@
 #include <limits>
 #include <vector>
 
+#include "support/attention_reference.hpp"
 #include "support/random.hpp"
 #include "support/tensor.hpp"
 #include "support/tolerance.hpp"
@@ -48,6 +49,19 @@ struct tensor {
   float operator()(Index r, Index d) const { return values[static_cast<std::size_t>(r * channels() + d)]; }
 };
 using tensor4 = tensor<4>;
+
+/// The tensor (batch, heads, tokens, channels) as heads [batch, tokens, heads, channels] of the reference.
+inline reference::tensor by_token(const tensor4& x) {
+  return testing::loaded(x.values, reference::tensor(x.extents[0], x.extents[2], x.extents[1], x.extents[3]),
+                         testing::axes::bhsd);
+}
+/// The error of `out`, attention of q to k and v, in units of its bound.
+inline double attention_error(const tensor4& q, const tensor4& k, const tensor4& v, const tensor4& out,
+                              const reference::attention_rule& rule) {
+  const reference::tensor a = by_token(q), b = by_token(k), c = by_token(v);
+  return reference::worst_error<float>(by_token(out), reference::attention(a, b, c, rule),
+                                       reference::attention_bound<float>(a, b, c, rule));
+}
 
 /// The index of row r of a [a, b, c, channels] tensor on axis b or c.
 template <std::size_t rank>

@@ -6,9 +6,11 @@
 /// order of axes, read back and compared. Shares no code with the library.
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>  // std::memcmp
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -133,6 +135,19 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
 template <class T>
 bool same_bits(const tensor<T>& a, const tensor<T>& b) {
   return same_bits(a.values, b.values);
+}
+
+/// The largest difference of two lists, infinite if one number is NaN or the lengths differ.
+template <class T, class U>
+double largest_difference(const std::vector<T>& a, const std::vector<U>& b) {
+  double worst = a.size() == b.size() ? 0 : std::numeric_limits<double>::infinity();
+  for (std::size_t i = 0; i < (std::min)(a.size(), b.size()); ++i)
+    raise_to(worst, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+  return worst;
+}
+template <class T>
+double largest_difference(const tensor<T>& a, const tensor<T>& b) {
+  return largest_difference(a.values, b.values);
 }
 
 }  // namespace testing

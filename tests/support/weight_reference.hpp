@@ -2,8 +2,8 @@
 #ifndef ROPE_TESTS_WEIGHT_REFERENCE_HPP
 #define ROPE_TESTS_WEIGHT_REFERENCE_HPP
 
-/// Attention weights by their definition in double, and bounds of the errors of those of the library. Shares
-/// no code with it.
+/// Attention weights by their definition in double, bounds of the errors of those of the library, and the
+/// comparison of the two. Shares no code with the library.
 
 #include <algorithm>
 #include <cmath>
@@ -12,9 +12,13 @@
 #include <limits>
 #include <rope/config.hpp>
 #include <type_traits>
+#include <unsupported/Eigen/CXX11/Tensor>
 #include <vector>
 
+#include "support/catch.hpp"
+#include "support/own_threads.hpp"
 #include "support/random.hpp"
+#include "support/tolerance.hpp"
 #include "support/wide.hpp"
 
 namespace weight_reference {
@@ -70,6 +74,24 @@ struct scoring {
   double scale, unit, channel = 0, softcap = 0, sink = 0;
   bool has_sink = false;
 };
+
+/// The type of weights of queries of T.
+template <class T>
+using weight_type = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+/// The scores of heads of queries of T, not rotated or with `rounded_heads` heads, of a query and a key, that
+/// are rounded to T after their rotation.
+template <class T>
+scoring scoring_of(Index dim, bool rotates, Index rounded_heads = 0) {
+  scoring how = {.scale = 1 / std::sqrt(double(dim)),
+                 .unit = static_cast<double>(tolerance::unit_roundoff<weight_type<T>>())};
+  const double narrow = tolerance::is_16_bit<T> ? static_cast<double>(tolerance::unit_roundoff<T>()) : 0;
+  // A rotated channel has an error of 2.75 u times its pair (tests/README.md).
+  if (rotates) how.channel = 2 * 2.75 * std::sqrt(2.0) * how.unit + double(rounded_heads) * narrow;
+  return how;
+}
+
+inline const auto no_bias = [](Index, Index, Index, Index) { return 0.0; };
 
 struct weights {
   extents of;
@@ -163,6 +185,42 @@ double distance_of_sums(const weights& reference, const std::vector<A>& got) {
         testing::raise_to(worst, off <= error ? 0 : off / (error + 1e-300));
       }
   return worst;
+}
+
+/// Calls run(weights, threads) and compares with the reference. Threads give the same bits.
+template <class A, class Run>
+void check_weights(const weights& reference, const Run& run) {
+  std::vector<A> all(reference.of.all(), A(-7)), shared = all;
+  run(all, testing::own_threads(1));
+  CHECK(distance(reference, all) == 0);
+  run(shared, testing::own_threads(3));
+  CHECK(shared == all);
+}
+
+/// Calls run(sums, threads) and compares with the sums of the reference, for both kinds of sums.
+template <class A, class Run>
+void check_sums(const weights& reference, const Run& run) {
+  const extents& of = reference.of;
+  for (const Index heads : {of.heads, of.kv_heads}) {
+    CAPTURE(heads);
+    std::vector<A> sums(static_cast<std::size_t>(of.batch * heads * of.keys), A(-7)), shared = sums;
+    run(sums, testing::own_threads(1));
+    CHECK(distance_of_sums(reference, sums) == 0);
+    run(shared, testing::own_threads(3));
+    CHECK(shared == sums);
+  }
+}
+
+/// Writes weights [batch, heads, queries, keys] to a tensor of Eigen and to a list: they are equal.
+template <class Write>
+void check_tensor(const extents& of, const Write& write) {
+  Eigen::Tensor<float, 4> tensor(of.batch, of.heads, of.queries, of.keys);
+  std::vector<float> list(of.all());
+  write(tensor), write(list);
+  for (Index b = 0; b < of.batch; ++b)
+    for (Index h = 0; h < of.heads; ++h)
+      for (Index i = 0; i < of.queries; ++i)
+        for (Index j = 0; j < of.keys; ++j) CHECK(tensor(b, h, i, j) == list[of.weight(b, h, i, j)]);
 }
 
 }  // namespace weight_reference

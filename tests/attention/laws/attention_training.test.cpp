@@ -29,6 +29,7 @@ constexpr Index batch = 2, queries = 5, keys = 9, heads = 4, kv_heads = 2, head_
 /// One loss, sum upstream * attention(q, k, v), and its gradients.
 struct model {
   std::vector<double> q, k, v, upstream;
+  std::vector<float> sink_logits, bias;  // [heads], [heads, queries, keys]
   rope::attention_options options;
 
   static rope::head_view<double> of_queries(std::vector<double>& x, Index dim) {
@@ -39,13 +40,29 @@ struct model {
   }
 
   explicit model(testing::random& numbers) {
-    const auto fill = [&](std::vector<double>& x, Index count) {
-      for (Index n = 0; n < count; ++n) x.push_back(2 * numbers.unit() - 1);
+    const auto fill = [&]<class T>(std::vector<T>& x, Index count) {
+      for (Index n = 0; n < count; ++n) x.push_back(static_cast<T>(2 * numbers.unit() - 1));
     };
     fill(q, batch * queries * heads * head_dim);
     fill(k, batch * keys * kv_heads * head_dim);
     fill(v, batch * keys * kv_heads * value_dim);
     fill(upstream, batch * queries * heads * value_dim);
+    fill(sink_logits, heads);
+    fill(bias, heads * queries * keys);
+  }
+
+  std::vector<rope::attention_options> all_options() const {
+    rope::attention_options everything = {
+        .window = 5, .softcap = 1.2, .sinks = 1, .sink_logits = sink_logits};
+    everything.bias = rope::score_matrix(bias.data(), 1, heads, queries, keys);
+    everything.dropout = 0.3;
+    everything.dropout_seed = 11;
+    return {{},
+            {.causal = false},
+            {.scale = 1.3, .softcap = 0.9},
+            {.window = 3},
+            {.causal = false, .window = 2, .softcap = 2},
+            everything};
   }
 
   /// `rotation` is empty, a table, or the tables of xPos.
@@ -90,27 +107,6 @@ void check(std::vector<double>& values, const std::vector<double>& gradient,
     CHECK_THAT(gradient[n], testing::WithinAbs(difference(values[n], loss), allowed));
 }
 
-/// `sink_logits` [heads] and `bias` [heads, queries, keys] must outlive the options.
-std::vector<rope::attention_options> all_options(const std::vector<float>& sink_logits,
-                                                 const std::vector<float>& bias) {
-  rope::attention_options everything = {.window = 5, .softcap = 1.2, .sinks = 1, .sink_logits = sink_logits};
-  everything.bias = rope::score_matrix(bias.data(), 1, heads, queries, keys);
-  everything.dropout = 0.3;
-  everything.dropout_seed = 11;
-  return {{},
-          {.causal = false},
-          {.scale = 1.3, .softcap = 0.9},
-          {.window = 3},
-          {.causal = false, .window = 2, .softcap = 2},
-          everything};
-}
-
-std::vector<float> random_floats(testing::random& numbers, Index count) {
-  std::vector<float> values;
-  for (Index n = 0; n < count; ++n) values.push_back(static_cast<float>(2 * numbers.unit() - 1));
-  return values;
-}
-
 /// Gradients with respect to the queries, keys and values of a model.
 struct head_gradients {
   std::vector<double> q, k, v;
@@ -140,10 +136,8 @@ void check_heads(model& m, head_gradients& d, const Rotation&... rotation) {
 TEST_CASE("the backward pass is the derivative of the forward pass", "[attention]") {
   testing::random numbers(testing::seed());
   model m(numbers);
-  const auto sink_logits = random_floats(numbers, heads),
-             bias = random_floats(numbers, heads * queries * keys);
   head_gradients d(m);
-  for (const rope::attention_options& options : all_options(sink_logits, bias)) {
+  for (const rope::attention_options& options : m.all_options()) {
     m.options = options;
     check_heads(m, d);
 
@@ -158,15 +152,13 @@ TEST_CASE("the backward pass with a table gives gradients of unrotated heads and
           "[attention]") {
   testing::random numbers(testing::seed());
   model m(numbers);
-  const auto sink_logits = random_floats(numbers, heads),
-             bias = random_floats(numbers, heads * queries * keys);
   head_gradients d(m);
   Eigen::ArrayXXd inv_freq(3, 1);  // rotary_dim 6 of 8
   inv_freq << 1.1, 0.4, 0.05;
   const auto table = [&] {
     return rope::frequency_table<double>(rope::frequencies::custom(inv_freq, 1.2), -10, 20);
   };
-  for (const rope::attention_options& options : all_options(sink_logits, bias)) {
+  for (const rope::attention_options& options : m.all_options()) {
     m.options = options;
     const auto rotation = table();
     check_heads(m, d, rotation);
@@ -187,12 +179,10 @@ TEST_CASE("the backward pass with a table gives gradients of unrotated heads and
 TEST_CASE("the backward pass with xPos gives gradients of the rates", "[attention]") {
   testing::random numbers(testing::seed());
   model m(numbers);
-  const auto sink_logits = random_floats(numbers, heads),
-             bias = random_floats(numbers, heads * queries * keys);
   head_gradients d(m);
   rope::xpos_growth growth = {.center = 4, .scale_base = 8, .rates = rope::xpos_rates(head_dim)};
   const auto tables = [&] { return rope::xpos<double>(rope::frequencies(head_dim), 12, growth); };
-  for (const rope::attention_options& options : all_options(sink_logits, bias)) {
+  for (const rope::attention_options& options : m.all_options()) {
     if (!options.causal) continue;
     m.options = options;
     const auto rotation = tables();

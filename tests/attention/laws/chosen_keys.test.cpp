@@ -28,6 +28,7 @@
 
 using attention_call::operands;
 using reference::tensor;
+using testing::largest_difference;
 using testing::same_bits;
 
 namespace {
@@ -199,9 +200,7 @@ TEMPLATE_TEST_CASE("a range and a mask of the same keys differ by rounding", "[a
                    {.causal = false, .mask = rope::score_matrix(mask.get(), e.batch, 1, e.queries, e.keys)});
   // Weighted means of values in [-1, 1) of at most 420 keys: twice the bound of one of them.
   const double bound = 2 * 60 * static_cast<double>(std::numeric_limits<TestType>::epsilon());
-  double worst = 0;
-  for (std::size_t n = 0; n < by_mask.values.size(); ++n)
-    testing::raise_to(worst, std::abs(by_mask.values[n] - by_range.values[n]));
+  const double worst = largest_difference(by_mask, by_range);
   CHECK(worst <= bound);
   CHECK(worst < 1);
 }
@@ -275,15 +274,6 @@ TEST_CASE("invalid ranges throw and nothing is written", "[attention]") {
 
 namespace {
 
-/// The largest difference, or infinity if one number is NaN.
-double distance(const tensor& a, const tensor& b) {
-  double worst = 0;
-  for (std::size_t n = 0; n < a.values.size(); ++n)
-    if (const double off = std::abs(a.values[n] - b.values.at(n)); !(off <= worst))
-      worst = off > worst ? off : std::numeric_limits<double>::infinity();
-  return worst;
-}
-
 /// The largest difference of two results for values in [-1, 1), each within 60 roundings of the exact one.
 template <class T>
 double bound_of_two() {
@@ -310,10 +300,11 @@ TEMPLATE_TEST_CASE("a list of all keys, in any order, is attention to all of the
       const tensor all = attend_to<TestType>(x, {.causal = causal});
       const tensor in_order_out =
           attend_to<TestType>(x, {.causal = causal, .selected = {in_order.data(), shape}});
-      CHECK(distance(in_order_out, all) <= bound_of_two<TestType>());
+      CHECK(largest_difference(in_order_out, all) <= bound_of_two<TestType>());
       // A decoding step reads them with the same kernel.
       if (queries == 1) CHECK(same_bits(in_order_out, all));
-      CHECK(distance(attend_to<TestType>(x, {.causal = causal, .selected = {shuffled.data(), shape}}), all) <=
+      CHECK(largest_difference(
+                attend_to<TestType>(x, {.causal = causal, .selected = {shuffled.data(), shape}}), all) <=
             bound_of_two<TestType>());
     }
   }
@@ -337,17 +328,13 @@ TEMPLATE_TEST_CASE("selected keys follow the definition together with every othe
     std::vector<A> by_key(static_cast<std::size_t>(s.e.batch * s.e.heads * s.e.keys), -1);
     rope::attention_weight_sums(attention_call::view(q, x.q), attention_call::view(k, x.k),
                                 std::span<A>(by_key), s.options);
-    double worst = 0;
+    std::vector<double> sums(by_key.size());
     const auto keys = static_cast<std::size_t>(s.e.keys), queries = static_cast<std::size_t>(s.e.queries);
-    for (std::size_t n = 0; n < by_key.size(); ++n) {
-      double sum = 0;
+    for (std::size_t n = 0; n < sums.size(); ++n)
       for (std::size_t i = 0; i < queries; ++i)
-        sum += exact.weights[(n / keys * queries + i) * keys + n % keys];
-      if (const double off = std::abs(static_cast<double>(by_key[n]) - sum); !(off <= worst))
-        worst = off > worst ? off : std::numeric_limits<double>::infinity();
-    }
-    CHECK(worst <= 200 * static_cast<double>(s.e.queries + 1) *
-                       static_cast<double>(std::numeric_limits<A>::epsilon()));
+        sums[n] += exact.weights[(n / keys * queries + i) * keys + n % keys];
+    CHECK(largest_difference(by_key, sums) <= 200 * static_cast<double>(s.e.queries + 1) *
+                                                  static_cast<double>(std::numeric_limits<A>::epsilon()));
   }
 }
 
@@ -399,8 +386,8 @@ TEST_CASE("a key that is listed twice throws in debug builds and counts twice in
   const tensor got = attend_to<float>(x, {.selected = twice}),
                expected = attend_to<float>(
                    x, {.bias = rope::score_matrix(bias.data(), 1, 1, 1, 9), .selected = once});
-  CHECK(distance(got, expected) <= bound_of_two<float>());
-  CHECK(distance(got, attend_to<float>(x, {.selected = once})) > 1e-3);
+  CHECK(largest_difference(got, expected) <= bound_of_two<float>());
+  CHECK(largest_difference(got, attend_to<float>(x, {.selected = once})) > 1e-3);
 #else
   CHECK(testing::throws_saying<std::invalid_argument>([&] { attend_to<float>(x, {.selected = twice}); },
                                                       "attention: a list must select a key once",

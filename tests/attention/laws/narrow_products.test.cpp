@@ -385,11 +385,9 @@ TEST_CASE("integer products are exact if queries and weights are integers", "[at
     const tensor got = attended(s, x, sums);
     CHECK(same_bits(sums, full_sums));
     // Sums are exact. The mean of them and the scale of the weights are rounded.
-    double worst = 0;
-    for (std::size_t i = 0; i < got.values.size(); ++i)
-      testing::raise_to(worst, std::abs(got.values[i] - full.values[i]));
     const auto tiles = static_cast<double>(1 + keys / 128);
-    CHECK(worst <= (4 + tiles) * static_cast<double>(tolerance::unit_roundoff<float>()) * 64);
+    CHECK(testing::largest_difference(got, full) <=
+          (4 + tiles) * static_cast<double>(tolerance::unit_roundoff<float>()) * 64);
   }
 }
 

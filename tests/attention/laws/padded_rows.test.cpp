@@ -44,8 +44,7 @@ struct batch_of_rows {
     std::mt19937 generator(seed);
     for (std::size_t b = 0; b < lengths.size(); ++b) {
       for (long long i = 0; i < lengths[b]; ++i)
-        all[b].push_back(reference::random_token(
-            generator, m, i, [](double x) { return static_cast<double>(static_cast<float>(x)); }));
+        all[b].push_back(reference::random_token<float>(generator, m, i));
       asking[b].assign(all[b].begin() + before[b], all[b].end());
       query_counts.push_back(lengths[b] - before[b]);
       keys = (std::max)(keys, static_cast<Index>(lengths[b]) + padding);

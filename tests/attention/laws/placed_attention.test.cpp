@@ -52,11 +52,6 @@ struct output {
   head_view<T> view() { return bshd(memory.data(), batch, queries, heads, value_dim); }
 };
 
-template <class T>
-bool same(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && testing::same_bits(a.data(), b.data(), static_cast<Index>(a.size()));
-}
-
 /// The operands with the rotated channels already rotated. Keys have the type of the queries.
 template <class Layout, class T, class C, class S>
 operands<T, T> rotated(const operands<T, C>& x, const placed_table<S>& queries, const placed_table<S>& keys) {
@@ -87,11 +82,11 @@ void check_attention(Index queries, Index keys) {
     attention(y.queries_view(), y.keys_view(), y.values_view(), expected.view(), options);
     attention<Layout>(x.queries_view(), x.keys_view(), x.values_view(), got.view(),
                       query_key_tables(of_queries, of_keys), options);
-    CHECK(same(got.memory, expected.memory));
+    CHECK(testing::same_bits(got.memory, expected.memory));
     if (of_queries.first_channel() == of_keys.first_channel()) {
       output<T> by_one(queries);
       attention<Layout>(x.queries_view(), x.keys_view(), x.values_view(), by_one.view(), of_keys, options);
-      CHECK(same(by_one.memory, expected.memory));
+      CHECK(testing::same_bits(by_one.memory, expected.memory));
     }
     if constexpr (std::is_same_v<T, C>) {
       const auto size = static_cast<std::size_t>(batch * heads * queries * keys);
@@ -99,7 +94,7 @@ void check_attention(Index queries, Index keys) {
       attention_weights<Layout>(x.queries_view(), x.keys_view(), weights,
                                 query_key_tables(of_queries, of_keys), options);
       attention_weights(y.queries_view(), y.keys_view(), expected_weights, options);
-      CHECK(same(weights, expected_weights));
+      CHECK(testing::same_bits(weights, expected_weights));
     }
   }
 }
@@ -149,9 +144,9 @@ TEMPLATE_TEST_CASE("gradients with a placed table are those of channels rotated 
       attention_gradient(tape(y, d_rotated));
       rotate_gradient<Layout>(d_rotated.queries_view().channels(first, rotary_dim), table);
       rotate_gradient<Layout>(d_rotated.keys_view().channels(first, rotary_dim), table);
-      CHECK(same(d.q, d_rotated.q));
-      CHECK(same(d.k, d_rotated.k));
-      CHECK(same(d.v, d_rotated.v));
+      CHECK(testing::same_bits(d.q, d_rotated.q));
+      CHECK(testing::same_bits(d.k, d_rotated.k));
+      CHECK(testing::same_bits(d.v, d_rotated.v));
     }
   });
 }
@@ -164,7 +159,7 @@ TEST_CASE("both tables of xPos can be placed, and stay causal", "[attention]") {
   output<float> got(n), expected(n);
   attention(y.queries_view(), y.keys_view(), y.values_view(), expected.view());
   attention<half_split>(x.queries_view(), x.keys_view(), x.values_view(), got.view(), tables.at_channel(9));
-  CHECK(same(got.memory, expected.memory));
+  CHECK(testing::same_bits(got.memory, expected.memory));
   CHECK(throws_saying<std::invalid_argument>(
       [&] {
         attention<half_split>(x.queries_view(), x.keys_view(), x.values_view(), got.view(),
@@ -186,5 +181,5 @@ TEST_CASE("attention throws if the rotated channels exceed the head, and writes 
     CHECK(throws_saying<std::invalid_argument>(call, "attention: the rotated channels must lie in the head",
                                                "of 20 channels, got 8 channels from channel"));
   }
-  CHECK(same(out.memory, before.memory));
+  CHECK(testing::same_bits(out.memory, before.memory));
 }

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "support/block.hpp"
-#include "support/block_parts.hpp"
 #include "support/catch.hpp"
 #include "support/heads.hpp"
 

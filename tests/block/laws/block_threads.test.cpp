@@ -3,7 +3,6 @@
 // Every step that is large enough uses all threads.
 #include <rope/block/multi_head_attention.hpp>
 
-#include <array>
 #include <cstddef>
 #include <rope/block/gradient.hpp>
 #include <vector>
@@ -173,49 +172,16 @@ TEST_CASE("every step of a cached forward pass uses the threads", "[block]") {
 
 // The backward pass.
 
-namespace {
-
-/// The gradients of a block, one after another.
-struct all_gradients {
-  using T = float;
-  std::array<rows_of<T>, 6> wide;
-  std::array<testing::row_of<T>, 6> lists;
-
-  all_gradients(const random_block<T>& of, const rows_of<T>& x, const rows_of<T>& context)
-      : wide{x, context, of.q, of.k, of.v, of.o}, lists{of.q_bias, of.k_bias, of.v_bias,
-                                                        of.o_bias, of.q_norm, of.k_norm} {}
-  multi_head_gradients<T> maps(bool self) {
-    const auto map = [&](std::size_t i) {
-      return typename projection<T>::weight_map(wide[i].data(), wide[i].rows(), wide[i].cols());
-    };
-    const auto linear = [&](std::size_t i) {
-      return projection<T>(map(i + 2), {lists[i].data(), lists[i].size()});
-    };
-    return {.x = map(0),
-            .context = self ? typename projection<T>::weight_map(nullptr, 0, 0) : map(1),
-            .weights = {.q = linear(0),
-                        .k = linear(1),
-                        .v = linear(2),
-                        .o = linear(3),
-                        .q_norm = {lists[4].data(), lists[4].size()},
-                        .k_norm = {lists[5].data(), lists[5].size()}}};
-  }
-  friend bool operator==(const all_gradients& a, const all_gradients& b) {
-    for (std::size_t i = 0; i < 6; ++i)
-      if (a.wide[i] != b.wide[i] || a.lists[i] != b.lists[i]) return false;
-    return true;
-  }
-};
-
-}  // namespace
+using all_gradients = testing::memory_of_gradients<float>;
 
 TEST_CASE("gradients of a block have the same bits on any number of threads", "[block]") {
   const long_rows of;
   const auto block = of.block();
+  const rows_of<float> none;
   const auto check = [&](bool self, const auto& call) {
     check_same_bits([&](const auto& threads) {
-      all_gradients d(of.memory, of.x, of.context);
-      call(d.maps(self), threads);
+      all_gradients d(of.memory, of.x, self ? none : of.context);
+      call(d.all(), threads);
       return d;
     });
   };
@@ -257,9 +223,9 @@ TEST_CASE("every step of a backward pass uses the threads", "[block]") {
                       heads(memory, 16, 8), heads(a, 16, 16), heads(b, 8, 16), heads(c, 8, 8)),
         options, {}, threads);
   });
-  all_gradients d(of.memory, of.x, of.context);
+  all_gradients d(of.memory, of.x, {});
   const int loops = loops_of([&](const auto& threads) {
-    multi_head_attention_gradient(of.block(), {.x = of.x, .batch = batch, .d_out = of.d_out}, d.maps(true),
+    multi_head_attention_gradient(of.block(), {.x = of.x, .batch = batch, .d_out = of.d_out}, d.all(),
                                   of.table, {}, threads);
   });
   // Projections, two norms, two rotations, the gradient with respect to heads, the gradients of two rotations
@@ -271,10 +237,10 @@ TEST_CASE("every step of a backward pass uses the threads", "[block]") {
 TEST_CASE("without threads the calling thread runs the backward pass", "[block]") {
   const long_rows of;
   const own_threads one(1);
-  all_gradients d(of.memory, of.x, of.context), alone = d;
-  multi_head_attention_gradient(of.block(), {.x = of.x, .batch = batch, .d_out = of.d_out}, d.maps(true),
+  all_gradients d(of.memory, of.x, {}), alone = d;
+  multi_head_attention_gradient(of.block(), {.x = of.x, .batch = batch, .d_out = of.d_out}, d.all(),
                                 of.table);
-  multi_head_attention_gradient(of.block(), {.x = of.x, .batch = batch, .d_out = of.d_out}, alone.maps(true),
+  multi_head_attention_gradient(of.block(), {.x = of.x, .batch = batch, .d_out = of.d_out}, alone.all(),
                                 of.table, {}, one);
   const bool same = d == alone;
   CHECK(same);

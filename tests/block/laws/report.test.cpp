@@ -22,58 +22,37 @@ using rope::multi_head_attention;
 using testing::random_block;
 using testing::rows_of;
 using testing::throws_saying;
+using namespace block_parts;
 
 namespace {
 
 constexpr Index batch = 2, queries = 9, context_keys = 5, heads = 4;
 
-using place_of = std::function<bool(std::size_t, std::size_t)>;
+/// Whether a key is visible in segments of 4, 0 and 5 tokens.
+bool in_segment(std::size_t i, std::size_t j) { return j <= i && (i < 4) == (j < 4); }
 
-bool causal(std::size_t i, std::size_t j) { return j <= i; }
-bool everything(std::size_t, std::size_t) { return true; }
-
-/// exp of the score of key j for query i of head h.
-testing::wide exponential(const reference::block& m, const auto& q, const auto& k, std::size_t h,
-                          std::size_t i, std::size_t j) {
-  testing::wide score = 0;
-  for (std::size_t d = 0; d < m.head_dim; ++d)
-    score += q(i, h * m.head_dim + d) * k(j, h / (m.heads / m.kv_heads) * m.head_dim + d);
-  return testing::exp(score / testing::sqrt(static_cast<testing::wide>(m.head_dim)));
-}
-
-/// The largest error of the probabilities [heads, queries, keys] of one row of the batch.
+/// The weights of one row of the batch, with rotated heads of x and of the context.
 template <class T>
-testing::wide worst_probability(const reference::block& m, const rows_of<T>& x, const rows_of<T>& context,
-                                const std::vector<long long>& query_positions,
-                                const std::vector<long long>& key_positions, const place_of& sees,
-                                const T* probabilities) {
-  const auto q = reference::rotated_heads(m, m.q(testing::exact(x)), m.q_norm, query_positions),
-             k = reference::rotated_heads(m, m.k(testing::exact(context)), m.k_norm, key_positions);
-  testing::wide worst = 0;
-  for (std::size_t h = 0; h < m.heads; ++h)
-    for (std::size_t i = 0; i < q.rows; ++i) {
-      std::vector<testing::wide> terms(k.rows);
-      testing::wide sum = 0;
-      for (std::size_t j = 0; j < k.rows; ++j) {
-        if (!sees(i, j)) continue;
-        terms[j] = exponential(m, q, k, h, i, j);
-        sum += terms[j];
-      }
-      for (std::size_t j = 0; j < k.rows; ++j) {
-        const auto got = static_cast<testing::wide>(probabilities[(h * q.rows + i) * k.rows + j]);
-        if (!sees(i, j))
-          CHECK(got == 0);
-        else
-          testing::raise_to(worst, testing::abs(got - terms[j] / sum));
-      }
-    }
-  return worst;
+reference::weights_and_sums expected(const reference::block& m, const rows_of<T>& x,
+                                     const rows_of<T>& context, const std::vector<long long>& query_positions,
+                                     const std::vector<long long>& key_positions,
+                                     const reference::sees_key& sees) {
+  return {m, rotated_heads(m, m.q(testing::exact(x)), m.q_norm, query_positions),
+          rotated_heads(m, m.k(testing::exact(context)), m.k_norm, key_positions), sees};
 }
 
-std::vector<long long> counted(Index count, long long first) {
-  std::vector<long long> list;
-  for (Index i = 0; i < count; ++i) list.push_back(first + i);
-  return list;
+/// The largest error of the probabilities [heads, queries, keys], which are 0 for hidden keys.
+template <class T>
+testing::wide worst_probability(const reference::weights_and_sums& exact, const T* probabilities) {
+  testing::wide worst = 0;
+  for (const testing::wide weight : exact.weights) {
+    const auto got = static_cast<testing::wide>(*probabilities++);
+    if (weight == 0)
+      CHECK(got == 0);
+    else
+      testing::raise_to(worst, testing::abs(got - weight));
+  }
+  return worst;
 }
 
 }  // namespace
@@ -112,11 +91,11 @@ TEMPLATE_TEST_CASE("a block reports the probabilities of a call next to its outp
     call(block, out);
     CHECK(out == expected);
   };
-  const auto of_self = [&](const reference::block& m, long long first, const place_of& sees) {
+  const auto of_self = [&](const reference::block& m, long long first, const reference::sees_key& sees) {
     return [&, first, sees](Index b, const T* reported) {
       const rows_of<T> row = x.middleRows(b * queries, queries);
-      return worst_probability<T>(m, row, row, counted(queries, first), counted(queries, first), sees,
-                                  reported);
+      return worst_probability(
+          expected<T>(m, row, row, counted(queries, first), counted(queries, first), sees), reported);
     };
   };
   check(
@@ -126,7 +105,6 @@ TEMPLATE_TEST_CASE("a block reports the probabilities of a call next to its outp
       of_self(rotated, 7, causal));
   // Three segments of 4, 0 and 5 tokens. The positions of each begin at 0, and only their differences matter.
   const std::vector<int> offsets = {0, 4, 4, 9};
-  const auto in_segment = [](std::size_t i, std::size_t j) { return j <= i && (i < 4) == (j < 4); };
   check(
       queries, [&](const auto& to, auto& out) { to.forward(x, batch, out, table, rope::segments{offsets}); },
       of_self(rotated, 0, in_segment));
@@ -135,8 +113,9 @@ TEMPLATE_TEST_CASE("a block reports the probabilities of a call next to its outp
     return [&, first, first_key](Index b, const T* reported) {
       const rows_of<T> row = x.middleRows(b * queries, queries),
                        seen = context.middleRows(b * context_keys, context_keys);
-      return worst_probability<T>(m, row, seen, counted(queries, first), counted(context_keys, first_key),
-                                  everything, reported);
+      return worst_probability(
+          expected<T>(m, row, seen, counted(queries, first), counted(context_keys, first_key), everything),
+          reported);
     };
   };
   check(
@@ -167,18 +146,12 @@ TEST_CASE("log-sum-exps of segments are those of their queries, for one row and 
     block.reporting({.log_sum_exp = sums}).forward(x, rows, out, table, rope::segments{offsets});
     const auto bound = static_cast<testing::wide>(testing::block_bound<double>());
     for (Index b = 0; b < rows; ++b) {
-      const auto row = testing::exact(rows_of<double>(x.middleRows(b * queries, queries)));
-      const auto reported = [&](std::size_t i, std::size_t h) {
-        return static_cast<testing::wide>(sums[(std::size_t(b * queries) + i) * std::size_t(heads) + h]);
-      };
-      const auto q = reference::rotated_heads(exact, exact.q(row), exact.q_norm, counted(queries, 0)),
-                 k = reference::rotated_heads(exact, exact.k(row), exact.k_norm, counted(queries, 0));
-      for (std::size_t h = 0; h < exact.heads; ++h)
-        for (std::size_t i = 0; i < q.rows; ++i) {
-          testing::wide sum = 0;
-          for (std::size_t j = i < 4 ? 0 : 4; j <= i; ++j) sum += exponential(exact, q, k, h, i, j);
-          CHECK(testing::abs(reported(i, h) - testing::log(sum)) <= bound);
-        }
+      const rows_of<double> row = x.middleRows(b * queries, queries);
+      const auto positions = counted(queries);
+      const auto log_sums = expected(exact, row, row, positions, positions, in_segment).log_sums;
+      for (std::size_t n = 0; n < log_sums.size(); ++n)
+        CHECK(testing::abs(static_cast<testing::wide>(sums[std::size_t(b) * log_sums.size() + n]) -
+                           log_sums[n]) <= bound);
     }
   }
 }

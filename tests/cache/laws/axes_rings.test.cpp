@@ -100,10 +100,7 @@ void check_ring(std::uint64_t seed) {
     }
     ask(ring, out, {});
     ask(all, expected, {.window = policy.window, .sinks = policy.sinks});
-    double worst = 0;
-    for (std::size_t i = 0; i < out.size(); ++i)
-      testing::raise_to(worst, static_cast<double>(std::abs(out[i] - expected[i])));
-    CHECK(worst <= bound);
+    CHECK(testing::largest_difference(out, expected) <= bound);
   };
   const auto roll_back = [&] {
     const Index b = up_to(batch - 1);

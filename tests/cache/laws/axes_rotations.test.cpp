@@ -90,19 +90,6 @@ double bound_of(const frequencies& f, Index keys, bool rotated) {
   return 2 * reference::decoder_bound<T, T>(m, static_cast<std::size_t>(keys), 0, rotated);
 }
 
-template <class T>
-double largest_difference(const head_view<const T>& a, const head_view<const T>& b) {
-  double largest = 0;
-  testing::for_each_head(a, [&](Index row, Index t, Index h) {
-    for (Index d = 0; d < a.head_dim; ++d) {
-      const double difference =
-          std::abs(static_cast<double>(a.at(row, t, h)[d]) - static_cast<double>(b.at(row, t, h)[d]));
-      largest = difference >= 0 ? (std::max)(largest, difference) : 1e300;
-    }
-  });
-  return largest;
-}
-
 /// How messages of text are appended: with their own coordinates, with those of the cache, or by positions.
 enum class text_form { coordinates, of_the_cache, positions };
 
@@ -158,8 +145,8 @@ TEMPLATE_LIST_TEST_CASE("alternating text and images have the keys and outputs o
         CHECK(testing::same_heads(cache.keys(), rotated_keys.token_range(0, size)));
         CHECK(testing::same_heads(cache.values(), x.values().token_range(0, size)));
         CHECK(testing::same_bits(out.memory, same_keys.memory));
-        CHECK(largest_difference<T>(out.view().token_range(0, size), at_once.view().token_range(0, size)) <=
-              bound_of<T>(f, size, true));
+        CHECK(testing::largest_difference(out.view().token_range(0, size),
+                                          at_once.view().token_range(0, size)) <= bound_of<T>(f, size, true));
         // The whole prompt through a cache in one call.
         kv_cache<T> full(2, size, kv_heads, head_dim, token_axes{3}, value_dim);
         full.template append<Layout>(x.keys().token_range(0, size), x.values().token_range(0, size), whole);
@@ -193,7 +180,7 @@ TEST_CASE("raw keys on axes give the results of one prompt", "[cache]") {
                             out.view().token_range(first, count), frequency_table<>(f, cache.coordinates()));
     }
     CHECK(cache.size() == size);
-    CHECK(largest_difference<float>(out.view().token_range(0, size), at_once.view().token_range(0, size)) <=
+    CHECK(testing::largest_difference(out.view().token_range(0, size), at_once.view().token_range(0, size)) <=
           bound_of<float>(f, size, false));
     cache.clear();
     cache.append_at(x.keys().token_range(0, size), x.values().token_range(0, size),
@@ -268,8 +255,8 @@ TEST_CASE("rows of a padded batch continue at their own coordinates", "[cache]")
       CHECK(testing::same_heads(cache.keys(b), one.keys()));
       CHECK(testing::same_heads(cache.values(b), one.values()));
       const double bound = bound_of<float>(f, size, true);
-      CHECK(largest_difference<float>(row_of(out.view(), 0, count), oo.token_range(0, count)) <= bound);
-      CHECK(largest_difference<float>(row_of(out.view(), width, steps), oo.token_range(count, steps)) <=
+      CHECK(testing::largest_difference(row_of(out.view(), 0, count), oo.token_range(0, count)) <= bound);
+      CHECK(testing::largest_difference(row_of(out.view(), width, steps), oo.token_range(count, steps)) <=
             bound);
       for (Index t = count; t < width; ++t) CHECK(*out.view().at(b, t, 0) == 0);
     }
@@ -300,7 +287,7 @@ TEST_CASE("axes work with placed channels, real coordinates and one table for al
   const auto keys = bshd(rotated.data(), 2, most, kv_heads, head_dim).token_range(0, size);
   rotate<interleaved>(keys, placed);
   CHECK(testing::same_heads(cache.keys(), keys));
-  CHECK(largest_difference<float>(out.view().token_range(0, size), at_once.view().token_range(0, size)) <=
+  CHECK(testing::largest_difference(out.view().token_range(0, size), at_once.view().token_range(0, size)) <=
         bound_of<float>(f, size, true));
   CHECK(cache.next_coordinates(2)(3, 1) == coordinates.maxCoeff() + 2);
 }

@@ -53,13 +53,6 @@ double number(const head_view<C>& x, Index t, Index h, Index d) {
     return channel;
 }
 
-/// The larger of the two, or infinity if the difference is NaN.
-double larger(double worst, double difference) {
-  return difference <= worst  ? worst
-         : difference > worst ? difference
-                              : std::numeric_limits<double>::infinity();
-}
-
 /// The largest difference of the output of one query head from sum_j w_j v_j over these keys, in double.
 template <class T, class Keys, class Values>
 double error_of(const head_view<const T>& q, const Keys& k, const Values& v, const head_view<T>& out, Index b,
@@ -74,7 +67,8 @@ double error_of(const head_view<const T>& q, const Keys& k, const Values& v, con
     for (Index d = 0; d < value_dim; ++d) sums[d] += weight * number(v, j, h / 2, d);
   }
   for (Index d = 0; d < value_dim; ++d)
-    worst = larger(worst, std::abs(static_cast<double>(out.at(b, i, h)[d]) - (sum > 0 ? sums[d] / sum : 0)));
+    testing::raise_to(worst,
+                      std::abs(static_cast<double>(out.at(b, i, h)[d]) - (sum > 0 ? sums[d] / sum : 0)));
   return worst;
 }
 
@@ -153,101 +147,69 @@ std::vector<std::int64_t> offsets_of(const std::vector<Index>& counts) {
   return offsets;
 }
 
-/// The keys of a range in a row of this length.
-std::vector<Index> keys_of(const key_range& range, Index length) {
-  std::vector<Index> keys;
-  for (Index j = range.first; j < std::min(range.first + range.count, length); ++j) keys.push_back(j);
-  return keys;
-}
-
-/// Ranges for `queries` queries. Some of them are empty, and some exceed the tokens of shorter rows.
-std::vector<key_range> random_ranges(testing::random& dice, Index queries, Index keys) {
-  std::vector<key_range> ranges;
-  for (; queries > 0; --queries) {
-    const Index first = dice.integer(0, keys);
-    ranges.push_back(
-        {first, dice.integer(0, 4) == 0 ? 0 : static_cast<Index>(dice.integer(0, keys - first))});
-  }
-  return ranges;
-}
-
-template <class T, class C>
-void check_ranges_in_caches(std::uint64_t seed, const std::vector<Index>& lengths,
-                            const std::vector<Index>& counts, bool positions_ascend) {
-  CAPTURE(seed, positions_ascend, lengths[0], counts[0]);
-  testing::random dice(seed);
-  const Index queries = *std::max_element(counts.begin(), counts.end());
-  const random_cache<T, C> of(dice, lengths, positions_ascend);
-  const auto q = random_numbers<T>(dice, rows * queries * heads * head_dim);
-  const auto asked = bshd<const T>(q.data(), rows, queries, heads, head_dim);
-  for (const bool shared : {true, false}) {
-    const auto ranges = random_ranges(dice, (shared ? 1 : rows) * queries, of.longest);
-    std::vector<T> out(static_cast<std::size_t>(rows * queries * heads * value_dim), T(-9));
-    const auto written = bshd(out.data(), rows, queries, heads, value_dim);
-    attention(asked, of.cache, written, {.key_ranges = ranges}, counts);
-    double worst = 0;
-    for (Index b = 0; b < rows; ++b)
-      for (Index i = 0; i < queries; ++i) {
-        const auto at = static_cast<std::size_t>(b);
-        std::vector<Index> keys;
-        if (i < counts[at])
-          keys = keys_of(ranges[static_cast<std::size_t>(shared ? i : b * queries + i)], lengths[at]);
-        for (Index h = 0; h < heads; ++h)
-          worst =
-              larger(worst, error_of(asked, of.cache.keys(b), of.cache.values(b), written, b, i, h, keys));
-      }
-    CHECK(worst <= bound<T>());
-  }
-}
-
-template <class T>
-void check_ranges_in_pages(std::uint64_t seed, const std::vector<Index>& counts) {
-  CAPTURE(seed, counts[0]);
-  testing::random dice(seed);
-  random_pages<T> of(dice);
-  const std::vector<std::int64_t> offsets = offsets_of(counts);
-  const auto tokens = static_cast<Index>(offsets.back());
-  const auto q = random_numbers<T>(dice, tokens * heads * head_dim);
-  const auto ranges = random_ranges(dice, tokens, 200);
-  std::vector<T> out(static_cast<std::size_t>(tokens * heads * value_dim), T(-9));
-  const auto asked = thd<const T>(q.data(), tokens, heads, head_dim);
-  const auto written = thd(out.data(), tokens, heads, value_dim);
-  attention(asked, of.pages(), written, {.query_offsets = offsets, .key_ranges = ranges});
-  double worst = 0;
-  for (std::size_t s = 0; s < counts.size(); ++s)
-    for (auto i = static_cast<Index>(offsets[s]); i < static_cast<Index>(offsets[s + 1]); ++i)
-      for (Index h = 0; h < heads; ++h)
-        worst = larger(worst, error_of(asked, of.keys(s), of.values(s), written, 0, i, h,
-                                       keys_of(ranges[static_cast<std::size_t>(i)], of.lengths[s])));
-  CHECK(worst <= bound<T>());
-}
-
-/// Lists [queries, kv_heads, listed] of different keys below `keys`. Some of them are empty.
-void add_lists(testing::random& dice, Index queries, Index keys, std::vector<int>& lists) {
-  for (Index n = queries * kv_heads; n > 0; --n) {
-    const auto count = dice.integer(0, 4) == 0 ? 0 : std::min<std::int64_t>(keys, dice.integer(0, listed));
-    std::vector<int> chosen;
-    while (static_cast<std::int64_t>(chosen.size()) < count) {
-      const auto key = static_cast<int>(dice.integer(0, keys - 1));
-      if (std::find(chosen.begin(), chosen.end(), key) == chosen.end()) chosen.push_back(key);
+/// Ranges of keys for the queries of some rows.
+class ranges_of_keys {
+ public:
+  /// Adds `queries` queries. Some ranges are empty, and some exceed the tokens of shorter rows.
+  void add(testing::random& dice, Index queries, Index /*keys*/, Index longest) {
+    for (; queries > 0; --queries) {
+      const Index first = dice.integer(0, longest);
+      all_.push_back(
+          {first, dice.integer(0, 4) == 0 ? 0 : static_cast<Index>(dice.integer(0, longest - first))});
     }
-    for (Index i = 0; i < listed; ++i)
-      lists.push_back(i < count ? chosen[static_cast<std::size_t>(i)] : i == count ? -1 : 1 << 20);
   }
-}
+  void put_into(attention_options& options) const { options.key_ranges = all_; }
+  /// The keys of query `n` of these, in a row of this length.
+  std::vector<Index> keys(Index n, Index /*head*/, Index length, Index /*newest*/,
+                          const auto& /*position_of*/) const {
+    const key_range range = all_[static_cast<std::size_t>(n)];
+    std::vector<Index> keys;
+    for (Index j = range.first; j < std::min(range.first + range.count, length); ++j) keys.push_back(j);
+    return keys;
+  }
 
-/// The keys of one list that are visible to a causal query at `position`.
-template <class PositionOf>
-std::vector<Index> visible(const int* list, std::int64_t position, const PositionOf& position_of) {
-  std::vector<Index> keys;
-  for (Index n = 0; n < listed && list[n] >= 0; ++n)
-    if (position_of(list[n]) <= position) keys.push_back(list[n]);
-  return keys;
-}
+ private:
+  std::vector<key_range> all_;
+};
 
-template <class T, class C>
-void check_lists_in_caches(std::uint64_t seed, const std::vector<Index>& lengths,
-                           const std::vector<Index>& counts, bool positions_ascend) {
+/// Lists [queries, kv_heads, listed] of different keys. Some of them are empty.
+class lists_of_keys {
+ public:
+  void add(testing::random& dice, Index queries, Index keys, Index /*longest*/) {
+    for (Index n = queries * kv_heads; n > 0; --n) {
+      const auto count = dice.integer(0, 4) == 0 ? 0 : std::min<std::int64_t>(keys, dice.integer(0, listed));
+      std::vector<int> chosen;
+      while (static_cast<std::int64_t>(chosen.size()) < count) {
+        const auto key = static_cast<int>(dice.integer(0, keys - 1));
+        if (std::find(chosen.begin(), chosen.end(), key) == chosen.end()) chosen.push_back(key);
+      }
+      for (Index i = 0; i < listed; ++i)
+        all_.push_back(i < count ? chosen[static_cast<std::size_t>(i)] : i == count ? -1 : 1 << 20);
+    }
+  }
+  void put_into(attention_options& options) const {
+    options.selected = {all_.data(),
+                        {.queries = static_cast<Index>(all_.size()) / (kv_heads * listed),
+                         .key_heads = kv_heads,
+                         .keys = listed}};
+  }
+  /// The keys in the list of query `n` of these that are not after its own token `newest`.
+  std::vector<Index> keys(Index n, Index head, Index /*length*/, Index newest,
+                          const auto& position_of) const {
+    const int* list = all_.data() + (n * kv_heads + head / 2) * listed;
+    std::vector<Index> keys;
+    for (Index i = 0; i < listed && list[i] >= 0; ++i)
+      if (position_of(list[i]) <= position_of(newest)) keys.push_back(list[i]);
+    return keys;
+  }
+
+ private:
+  std::vector<int> all_;
+};
+
+template <class Chosen, class T, class C>
+void check_cache(std::uint64_t seed, const std::vector<Index>& lengths, const std::vector<Index>& counts,
+                 bool positions_ascend) {
   CAPTURE(seed, positions_ascend, lengths[0], counts[0]);
   testing::random dice(seed);
   const Index shortest = *std::min_element(lengths.begin(), lengths.end()),
@@ -256,57 +218,74 @@ void check_lists_in_caches(std::uint64_t seed, const std::vector<Index>& lengths
   const auto q = random_numbers<T>(dice, rows * queries * heads * head_dim);
   const auto asked = bshd<const T>(q.data(), rows, queries, heads, head_dim);
   for (const bool shared : {true, false}) {
-    std::vector<int> lists;
+    Chosen chosen;
     for (Index b = 0; b < (shared ? 1 : rows); ++b)
-      add_lists(dice, queries, shared ? shortest : lengths[static_cast<std::size_t>(b)], lists);
+      chosen.add(dice, queries, shared ? shortest : lengths[static_cast<std::size_t>(b)], of.longest);
     std::vector<T> out(static_cast<std::size_t>(rows * queries * heads * value_dim), T(-9));
     const auto written = bshd(out.data(), rows, queries, heads, value_dim);
-    const attention_options options = {
-        .selected = {lists.data(),
-                     {.queries = (shared ? 1 : rows) * queries, .key_heads = kv_heads, .keys = listed}}};
+    attention_options options;
+    chosen.put_into(options);
     attention(asked, of.cache, written, options, counts);
     double worst = 0;
     for (Index b = 0; b < rows; ++b)
       for (Index i = 0; i < queries; ++i)
         for (Index h = 0; h < heads; ++h) {
-          const auto at = static_cast<std::size_t>(b);
-          const auto position_of = [&](Index j) { return of.position(b, j); };
-          const int* list = lists.data() + (((shared ? 0 : b) * queries + i) * kv_heads + h / 2) * listed;
+          const Index length = lengths[static_cast<std::size_t>(b)],
+                      count = counts[static_cast<std::size_t>(b)];
           std::vector<Index> seen;
-          if (i < counts[at]) seen = visible(list, position_of(lengths[at] - counts[at] + i), position_of);
-          worst =
-              larger(worst, error_of(asked, of.cache.keys(b), of.cache.values(b), written, b, i, h, seen));
+          if (i < count)
+            seen = chosen.keys((shared ? 0 : b) * queries + i, h, length, length - count + i,
+                               [&](Index j) { return of.position(b, j); });
+          testing::raise_to(worst,
+                            error_of(asked, of.cache.keys(b), of.cache.values(b), written, b, i, h, seen));
         }
     CHECK(worst <= bound<T>());
   }
 }
 
-template <class T>
-void check_lists_in_pages(std::uint64_t seed, const std::vector<Index>& counts) {
-  CAPTURE(seed, counts[0]);
-  testing::random dice(seed);
-  random_pages<T> of(dice);
-  const std::vector<std::int64_t> offsets = offsets_of(counts);
-  std::vector<int> lists;
-  for (std::size_t s = 0; s < counts.size(); ++s) add_lists(dice, counts[s], of.lengths[s], lists);
-  const auto tokens = static_cast<Index>(offsets.back());
-  const auto q = random_numbers<T>(dice, tokens * heads * head_dim);
-  std::vector<T> out(static_cast<std::size_t>(tokens * heads * value_dim), T(-9));
-  const auto asked = thd<const T>(q.data(), tokens, heads, head_dim);
-  const auto written = thd(out.data(), tokens, heads, value_dim);
-  attention(asked, of.pages(), written,
-            {.query_offsets = offsets,
-             .selected = {lists.data(), {.queries = tokens, .key_heads = kv_heads, .keys = listed}}});
-  double worst = 0;
-  for (std::size_t s = 0; s < counts.size(); ++s)
-    for (Index i = 0; i < counts[s]; ++i)
-      for (Index h = 0; h < heads; ++h) {
-        const Index token = static_cast<Index>(offsets[s]) + i;
-        const auto seen = visible(lists.data() + (token * kv_heads + h / 2) * listed,
-                                  of.lengths[s] - counts[s] + i, [](Index j) { return j; });
-        worst = larger(worst, error_of(asked, of.keys(s), of.values(s), written, 0, token, h, seen));
-      }
-  CHECK(worst <= bound<T>());
+template <class Chosen, class T, class C>
+void check_caches(std::uint64_t first_seed) {
+  for (std::uint64_t seed = first_seed; seed < first_seed + 4; ++seed)
+    for (const bool positions_ascend : {true, false}) {
+      // Joined into one call, padded, with rows of prefill, and rows alike of which all are padded.
+      check_cache<Chosen, T, C>(seed, {300, 300, 300}, {1, 1, 1}, positions_ascend);
+      check_cache<Chosen, T, C>(seed, {40, 1100, 7}, {2, 2, 2}, positions_ascend);
+      check_cache<Chosen, T, C>(seed, {150, 90, 150}, {70, 3, 70}, positions_ascend);
+      check_cache<Chosen, T, C>(seed, {60, 90, 150}, {5, 5, 60}, positions_ascend);
+    }
+}
+
+template <class Chosen, class T>
+void check_pages(std::uint64_t first_seed) {
+  for (std::uint64_t seed = first_seed; seed < first_seed + 4; ++seed)
+    for (const std::vector<Index>& counts :
+         {std::vector<Index>{1, 1, 1}, {2, 0, 150}, {2, 0, 50}, {61, 61, 61}}) {
+      CAPTURE(seed, counts);
+      testing::random dice(seed);
+      random_pages<T> of(dice);
+      const std::vector<std::int64_t> offsets = offsets_of(counts);
+      const auto tokens = static_cast<Index>(offsets.back());
+      const auto q = random_numbers<T>(dice, tokens * heads * head_dim);
+      Chosen chosen;
+      for (std::size_t s = 0; s < counts.size(); ++s)
+        chosen.add(dice, counts[s], of.lengths[s], of.lengths[0]);
+      std::vector<T> out(static_cast<std::size_t>(tokens * heads * value_dim), T(-9));
+      const auto asked = thd<const T>(q.data(), tokens, heads, head_dim);
+      const auto written = thd(out.data(), tokens, heads, value_dim);
+      attention_options options = {.query_offsets = offsets};
+      chosen.put_into(options);
+      attention(asked, of.pages(), written, options);
+      double worst = 0;
+      for (std::size_t s = 0; s < counts.size(); ++s)
+        for (Index i = 0; i < counts[s]; ++i)
+          for (Index h = 0; h < heads; ++h) {
+            const Index token = static_cast<Index>(offsets[s]) + i;
+            const auto seen = chosen.keys(token, h, of.lengths[s], of.lengths[s] - counts[s] + i,
+                                          [](Index j) { return j; });
+            testing::raise_to(worst, error_of(asked, of.keys(s), of.values(s), written, 0, token, h, seen));
+          }
+      CHECK(worst <= bound<T>());
+    }
 }
 
 }  // namespace
@@ -316,30 +295,12 @@ TEMPLATE_TEST_CASE("ranges of keys in caches refer to tokens in the order of the
                    (testing::types<Eigen::half, Eigen::half>),
                    (testing::types<Eigen::bfloat16, Eigen::bfloat16>), (testing::types<float, Eigen::half>),
                    (testing::types<float, std::int8_t>)) {
-  using T = typename TestType::channel;
-  using C = typename TestType::entry;
-  for (std::uint64_t seed = 800; seed < 804; ++seed)
-    for (const bool positions_ascend : {true, false}) {
-      check_ranges_in_caches<T, C>(seed, {300, 300, 300}, {1, 1, 1},
-                                   positions_ascend);  // joined into one call
-      check_ranges_in_caches<T, C>(seed, {40, 1100, 7}, {2, 2, 2}, positions_ascend);
-      check_ranges_in_caches<T, C>(seed, {150, 90, 150}, {70, 3, 70},
-                                   positions_ascend);  // padded, and rows of prefill
-      check_ranges_in_caches<T, C>(seed, {60, 90, 150}, {5, 5, 60},
-                                   positions_ascend);  // alike, and both padded
-    }
+  check_caches<ranges_of_keys, typename TestType::channel, typename TestType::entry>(800);
 }
 
-TEMPLATE_TEST_CASE("ranges of keys in pages refer to tokens of the sequence", "[cache]",
-                   (testing::types<float, float>), (testing::types<double, double>),
-                   (testing::types<Eigen::half, Eigen::half>),
-                   (testing::types<Eigen::bfloat16, Eigen::bfloat16>)) {
-  using T = typename TestType::channel;
-  for (std::uint64_t seed = 810; seed < 814; ++seed) {
-    check_ranges_in_pages<T>(seed, {1, 1, 1});
-    check_ranges_in_pages<T>(seed, {2, 0, 150});
-    check_ranges_in_pages<T>(seed, {61, 61, 61});
-  }
+TEMPLATE_TEST_CASE("ranges of keys in pages refer to tokens of the sequence", "[cache]", float, double,
+                   Eigen::half, Eigen::bfloat16) {
+  check_pages<ranges_of_keys, TestType>(810);
 }
 
 TEST_CASE("a cache that rotates keys attends within ranges to its rotated keys", "[cache]") {
@@ -367,10 +328,7 @@ TEST_CASE("a cache that rotates keys attends within ranges to its rotated keys",
                             bshd(out.data(), 1, tokens, heads, value_dim).token_range(t, 1), table,
                             {.key_ranges = own});
     }
-    double worst = 0;
-    for (std::size_t n = 0; n < out.size(); ++n)
-      testing::raise_to(worst, std::abs(static_cast<double>(out[n] - expected[n])));
-    CHECK(worst <= 2 * bound<float>());
+    CHECK(testing::largest_difference(out, expected) <= 2 * bound<float>());
   }
 }
 
@@ -407,20 +365,15 @@ TEST_CASE("a batch padded on the left generates the tokens of each row alone", "
     attention<half_split>(queries.token_range(t, 1), cache, written.token_range(t, 1), table,
                           {.key_ranges = step});
   }
-  double worst = 0;
+  std::fill(expected.begin(), expected.end(), 0.0f);  // of padding
   for (Index b = 0; b < rows; ++b) {
     const auto real = static_cast<Index>(prompt.counts[static_cast<std::size_t>(b)]), padding = tokens - real;
     const auto row = [&](const auto& x) { return x.batch_range(b, 1).token_range(padding, all - padding); };
     attention<half_split>(row(queries), row(keys), row(values), row(alone), table);
-    for (Index t = 0; t < all; ++t)
-      for (Index h = 0; h < heads; ++h)
-        for (Index d = 0; d < value_dim; ++d)
-          testing::raise_to(worst, std::abs(static_cast<double>(written.at(b, t, h)[d]) -
-                                            (t < padding ? 0.0 : static_cast<double>(alone.at(b, t, h)[d]))));
   }
   // Both have an error within their bound, and a rotated channel has an error of 2.75 u times a pair below
   // sqrt(2) on either side.
-  CHECK(worst <= 4 * bound<float>());
+  CHECK(testing::largest_difference(out, expected) <= 4 * bound<float>());
 }
 
 TEST_CASE("a ring throws if it gets ranges of keys", "[cache]") {
@@ -442,27 +395,12 @@ TEMPLATE_TEST_CASE("selected keys in caches refer to tokens in the order of the 
                    (testing::types<Eigen::half, Eigen::half>),
                    (testing::types<Eigen::bfloat16, Eigen::bfloat16>), (testing::types<float, Eigen::half>),
                    (testing::types<float, std::int8_t>)) {
-  using T = typename TestType::channel;
-  using C = typename TestType::entry;
-  for (std::uint64_t seed = 900; seed < 904; ++seed)
-    for (const bool positions_ascend : {true, false}) {
-      check_lists_in_caches<T, C>(seed, {300, 300, 300}, {1, 1, 1},
-                                  positions_ascend);  // joined into one call
-      check_lists_in_caches<T, C>(seed, {40, 1100, 7}, {2, 2, 2}, positions_ascend);
-      check_lists_in_caches<T, C>(seed, {60, 90, 150}, {5, 5, 60},
-                                  positions_ascend);  // alike, and both padded
-    }
+  check_caches<lists_of_keys, typename TestType::channel, typename TestType::entry>(900);
 }
 
-TEMPLATE_TEST_CASE("selected keys in pages refer to tokens of the sequence", "[cache]",
-                   (testing::types<float, float>), (testing::types<double, double>),
-                   (testing::types<Eigen::half, Eigen::half>),
-                   (testing::types<Eigen::bfloat16, Eigen::bfloat16>)) {
-  using T = typename TestType::channel;
-  for (std::uint64_t seed = 910; seed < 914; ++seed) {
-    check_lists_in_pages<T>(seed, {1, 1, 1});
-    check_lists_in_pages<T>(seed, {2, 0, 50});
-  }
+TEMPLATE_TEST_CASE("selected keys in pages refer to tokens of the sequence", "[cache]", float, double,
+                   Eigen::half, Eigen::bfloat16) {
+  check_pages<lists_of_keys, TestType>(910);
 }
 
 TEST_CASE(
@@ -476,18 +414,15 @@ TEST_CASE(
              v = random_numbers<float>(dice, tokens * kv_heads * value_dim),
              q = random_numbers<float>(dice, queries * heads * head_dim);
   const auto asked = bshd<const float>(q.data(), 1, queries, heads, head_dim);
-  std::vector<int> lists;
-  add_lists(dice, queries, tokens, lists);
-  const attention_options selected = {
-      .selected = {lists.data(), {.queries = queries, .key_heads = kv_heads, .keys = listed}}};
+  lists_of_keys lists;
+  lists.add(dice, queries, tokens, tokens);
+  attention_options selected;
+  lists.put_into(selected);
   const std::unique_ptr<bool[]> mask(new bool[static_cast<std::size_t>(heads * queries * tokens)]());
   for (Index h = 0; h < heads; ++h)
     for (Index i = 0; i < queries; ++i)
-      for (Index n = 0;
-           n < listed && lists[static_cast<std::size_t>((i * kv_heads + h / 2) * listed + n)] >= 0; ++n)
-        mask[static_cast<std::size_t>((h * queries + i) * tokens +
-                                      lists[static_cast<std::size_t>((i * kv_heads + h / 2) * listed + n)])] =
-            true;
+      for (const Index j : lists.keys(i, h, tokens, tokens - 1, [](Index at) { return at; }))
+        mask[static_cast<std::size_t>((h * queries + i) * tokens + j)] = true;
   const attention_options masked = {
       .mask = score_matrix(static_cast<const bool*>(mask.get()), 1, heads, queries, tokens)};
   for (const key_storage storage : {key_storage::rotated, key_storage::raw}) {
@@ -498,10 +433,7 @@ TEST_CASE(
     const auto differ = [&](std::size_t size, const auto& call) {
       std::vector<float> a(size, -9), b(size, -8);
       call(a, selected), call(b, masked);
-      double worst = 0;
-      for (std::size_t n = 0; n < size; ++n)
-        worst = larger(worst, std::abs(static_cast<double>(a[n]) - static_cast<double>(b[n])));
-      return worst;
+      return testing::largest_difference(a, b);
     };
     const auto extent = static_cast<std::size_t>(heads * queries);
     CHECK(differ(extent * value_dim, [&](std::vector<float>& out, const attention_options& options) {
@@ -542,10 +474,7 @@ TEMPLATE_TEST_CASE("many query heads share the selected keys of their key head",
     attention(
         asked, cache, bshd(b.data(), 1, 1, many, value_dim),
         {.mask = score_matrix(static_cast<const bool*>(mask.get()), 1, 1, 1, tokens), .products = products});
-    double worst = 0;
-    for (std::size_t n = 0; n < a.size(); ++n)
-      worst = larger(worst, std::abs(static_cast<double>(a[n]) - static_cast<double>(b[n])));
-    return worst;
+    return testing::largest_difference(a, b);
   };
   CHECK(differ(product_precision::full) <= 2 * bound<T>());
   // The rounding error of a weight is 2^-8 of itself, or 2^-15.9 of the largest one of 128 keys.
@@ -571,10 +500,7 @@ TEST_CASE("latents are selected for all query heads at once", "[cache]") {
     attention(asked, cache, bshd(a.data(), 1, 1, query_heads, latent_dim), {.scale = 0.2, .selected = list});
     attention(asked, cache, bshd(b.data(), 1, 1, query_heads, latent_dim),
               {.scale = 0.2, .mask = score_matrix(static_cast<const bool*>(mask.get()), 1, 1, 1, tokens)});
-    double worst = 0;
-    for (std::size_t n = 0; n < a.size(); ++n)
-      worst = larger(worst, std::abs(static_cast<double>(a[n]) - static_cast<double>(b[n])));
-    CHECK(worst <= 2 * bound<float>());
+    CHECK(testing::largest_difference(a, b) <= 2 * bound<float>());
   }
 }
 

@@ -253,9 +253,7 @@ TEMPLATE_TEST_CASE("attention after an eviction is attention to the remaining to
       rows added(2);
       for (std::size_t b = 0; b < 2; ++b)
         for (long long t = 0; t < count; ++t)
-          added[b].push_back(reference::random_token(
-              generator, m, cache.next_positions()[b] + t,
-              [](double value) { return static_cast<double>(static_cast<C>(value)); }));
+          added[b].push_back(reference::random_token<C>(generator, m, cache.next_positions()[b] + t));
       for (std::size_t b = 0; b < 2; ++b) all[b].insert(all[b].end(), added[b].begin(), added[b].end());
       const step<T> now(m, added);
       if (storage == key_storage::raw)
@@ -277,11 +275,8 @@ TEMPLATE_TEST_CASE("attention after an eviction is attention to the remaining to
       CHECK(added[0][0].position == added[1][0].position);  // both rows lost other tokens
       step<T> now(m, added);
       attention<half_split>(now.queries(), cache, now.output(), table, {.window = window});
-      CHECK(
-          now.worst(
-              reference::decoder_bound<T, C>(m, 20, 1, storage == key_storage::rotated), added,
-              [&](std::size_t b, std::size_t i) { return seen_by(all[b], added[b][i].position, window, 0); },
-              [&](std::size_t b, std::size_t i) { return added[b][i].position; }) <= 1);
+      CHECK(now.worst_by_position(reference::decoder_bound<T, C>(m, 20, 1, storage == key_storage::rotated),
+                                  added, all, window) <= 1);
     }
   }
 }

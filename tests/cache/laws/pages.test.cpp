@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <numeric>
 #include <rope/cache/attention.hpp>
 #include <rope/cache/kv_cache.hpp>
@@ -29,11 +28,10 @@ namespace {
 /// A pool of pages of NaN, and the records of an engine: which sequence owns which pages.
 template <class C, class Id>
 struct engine {
-  Index page_size, pages, kv_heads, head_dim, value_dim, blocks;
+  Index page_size, pages, blocks;
   bool heads_first;
-  std::vector<C> keys, values;
-  std::vector<float> key_scales, value_scales;  // of integers
-  std::vector<Id> table;                        // [sequences, blocks]; -1 for no page
+  testing::owned_heads<C> keys, values;
+  std::vector<Id> table;  // [sequences, blocks]; -1 for no page
   std::vector<int> lengths;
   std::vector<Id> free;
 
@@ -41,15 +39,10 @@ struct engine {
          Index size)
       : page_size(size),
         pages(sequences * ((longest + size - 1) / size) + 3),
-        kv_heads(heads),
-        head_dim(dim),
-        value_dim(value),
         blocks((longest + size - 1) / size),
         heads_first(dice.integer(0, 1) != 0),
-        keys(static_cast<std::size_t>(pages * size * heads * dim), nan()),
-        values(static_cast<std::size_t>(pages * size * heads * value), nan()),
-        key_scales(static_cast<std::size_t>(pages * size * heads), std::numeric_limits<float>::quiet_NaN()),
-        value_scales(key_scales),
+        keys(pages, size, heads, dim),
+        values(pages, size, heads, value),
         table(static_cast<std::size_t>(sequences * blocks), Id(-1)),
         lengths(static_cast<std::size_t>(sequences), 0),
         free(static_cast<std::size_t>(pages)) {
@@ -57,12 +50,6 @@ struct engine {
     for (std::size_t i = free.size(); i > 1; --i)
       std::swap(free[i - 1],
                 free[static_cast<std::size_t>(dice.integer(0, static_cast<std::int64_t>(i) - 1))]);
-  }
-  static C nan() {
-    if constexpr (std::is_same_v<C, std::int8_t>)
-      return 99;  // with a scale of NaN
-    else
-      return static_cast<C>(std::numeric_limits<float>::quiet_NaN());
   }
 
   /// Assigns sequence s pages for `count` more tokens.
@@ -74,28 +61,12 @@ struct engine {
     }
     length += static_cast<int>(count);
   }
-  auto pool(std::vector<C>& memory, std::vector<float>& scales, Index dim) {
-    if constexpr (std::is_same_v<C, std::int8_t>)
-      return heads_first ? bhsd(memory.data(), scales.data(), pages, kv_heads, page_size, dim)
-                         : bshd(memory.data(), scales.data(), pages, page_size, kv_heads, dim);
-    else
-      return heads_first ? bhsd(memory.data(), pages, kv_heads, page_size, dim)
-                         : bshd(memory.data(), pages, page_size, kv_heads, dim);
-  }
   page_view<C> view(key_storage storage) {
-    return {{.keys = pool(keys, key_scales, head_dim), .values = pool(values, value_scales, value_dim)},
-            table,
-            lengths,
-            storage};
+    return {{.keys = keys.view(heads_first), .values = values.view(heads_first)}, table, lengths, storage};
   }
 };
 
 using testing::same_heads;
-
-template <class T>
-bool same(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && testing::same_bits(a.data(), b.data(), static_cast<Index>(a.size()));
-}
 
 /// Sequences that grow by different numbers of tokens, each in pages and in a cache.
 template <class Layout, class T, class C, class Id>
@@ -179,7 +150,7 @@ void check_growing(std::uint64_t seed, key_storage storage,
         CHECK(same_heads(page, caches[at].keys().token_range(place, 1)));
       }
     }
-    CHECK(same(out, expected));
+    CHECK(testing::same_bits(out, expected));
     CHECK(sums == expected_sums);
   }
 }
@@ -240,7 +211,7 @@ TEST_CASE("bfloat16 products: the order of sums does not depend on pages", "[cac
                   options);
         attention(bshd(q.data(), 1, queries, 1, dim), keys, values,
                   bshd(expected.data(), 1, queries, 1, value_dim), options);
-        CHECK(same(out, expected));
+        CHECK(testing::same_bits(out, expected));
       }
 }
 
@@ -285,8 +256,8 @@ TEST_CASE("a shared prefix is one page in two tables", "[cache]") {
   const auto row = [&](Index s) {
     return std::vector<float>(out.begin() + s * heads * dim, out.begin() + (s + 1) * heads * dim);
   };
-  CHECK(same(row(0), row(2)));
-  CHECK_FALSE(same(row(0), row(1)));
+  CHECK(testing::same_bits(row(0), row(2)));
+  CHECK_FALSE(testing::same_bits(row(0), row(1)));
 }
 
 TEST_CASE("a mask with a row per sequence hides keys in pages, as a tree of drafts needs", "[cache]") {
@@ -308,7 +279,7 @@ TEST_CASE("a mask with a row per sequence hides keys in pages, as a tree of draf
   attention(bshd(q.data(), 1, 3, 1, dim), bshd(keys.data(), 1, length, 1, dim),
             bshd(values.data(), 1, length, 1, dim), bshd(expected.data(), 1, 3, 1, dim),
             {.mask = score_matrix(tree.data(), 1, 1, 3, length)});
-  CHECK(same(out, expected));
+  CHECK(testing::same_bits(out, expected));
 }
 
 // Invalid calls of attention to pages, and sequences without queries or keys.

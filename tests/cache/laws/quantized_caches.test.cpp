@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "support/catch.hpp"
+#include "support/heads.hpp"
 #include "support/own_threads.hpp"
 #include "support/quantized.hpp"
 #include "support/tensor.hpp"
@@ -104,12 +105,7 @@ double bound(Index keys) {
   return 2 * quantized::bound(s, largest);
 }
 double distance(const owned<float>& a, const owned<float>& b) {
-  double worst = 0;
-  for (std::size_t i = 0; i < a.memory.size(); ++i) {
-    const double off = std::abs(static_cast<double>(a.memory[i]) - static_cast<double>(b.memory[i]));
-    worst = off <= worst ? worst : off;
-  }
-  return worst;
+  return testing::largest_difference(a.memory, b.memory);
 }
 
 /// Attention of `queries` queries to a cache, which reads raw keys through the table.
@@ -271,26 +267,19 @@ TEST_CASE("quantized keys in pages rotate as those of a cache", "[cache]") {
   };
   kv_cache<std::int8_t> cache(1, tokens, kv_heads, head_dim, value_dim);
   cache.append<half_split>(one(k), one(v), table);
-  std::vector<std::int8_t> keys(4 * page_size * kv_heads * head_dim),
-      values(4 * page_size * kv_heads * value_dim);
-  std::vector<float> key_scales(4 * page_size * kv_heads), value_scales(key_scales.size());
+  testing::owned_heads<std::int8_t> keys(4, page_size, kv_heads, head_dim),
+      values(4, page_size, kv_heads, value_dim);
   const int blocks[] = {2, 0, 3}, lengths[] = {static_cast<int>(tokens)};
-  const rope::page_view<std::int8_t> pages(
-      {.keys = rope::bhsd(keys.data(), key_scales.data(), 4, kv_heads, page_size, head_dim),
-       .values = rope::bhsd(values.data(), value_scales.data(), 4, kv_heads, page_size, value_dim)},
-      blocks, lengths);
+  const rope::page_view<std::int8_t> pages({.keys = keys.view(true), .values = values.view(true)}, blocks,
+                                           lengths);
   rope::write_pages<half_split>(one(k), one(v), pages, table);
   const rope::frequency_table<float> other(rope::frequencies(16, 500.0), -300, 300);
   const auto same = [&] {
     bool all = true;
     for (Index t = 0; t < tokens; ++t)
-      for (Index h = 0; h < kv_heads; ++h) {
-        const Index page = pages.page(0, t), slot = pages.slot(t);
-        all = all &&
-              testing::same_bits<std::int8_t>(pages.keys().at(page, slot, h), cache.keys().at(0, t, h),
-                                              head_dim) &&
-              *pages.keys().scale_at(page, slot, h) == *cache.keys().scale_at(0, t, h);
-      }
+      all = all &&
+            testing::same_heads(pages.keys().batch_range(pages.page(0, t), 1).token_range(pages.slot(t), 1),
+                                cache.keys().token_range(t, 1));
     return all;
   };
   CHECK(same());
@@ -324,17 +313,13 @@ TEST_CASE("integer products have the same bits for every source of keys", "[cach
   cache.append<half_split>(one(k), one(v), table);
   ring.append<half_split>(one(k), one(v), table);
   const Index pages = (tokens + page_size - 1) / page_size;
-  std::vector<std::int8_t> keys(static_cast<std::size_t>(pages * page_size * kv_heads * head_dim)),
-      values(static_cast<std::size_t>(pages * page_size * kv_heads * value_dim));
-  std::vector<float> key_scales(static_cast<std::size_t>(pages * page_size * kv_heads)),
-      value_scales(key_scales.size());
+  testing::owned_heads<std::int8_t> keys(pages, page_size, kv_heads, head_dim),
+      values(pages, page_size, kv_heads, value_dim);
   std::vector<int> blocks(static_cast<std::size_t>(pages));
   for (Index i = 0; i < pages; ++i) blocks[static_cast<std::size_t>(i)] = static_cast<int>(pages - 1 - i);
   const int lengths[] = {static_cast<int>(tokens)};
-  const rope::page_view<std::int8_t> view(
-      {.keys = rope::bhsd(keys.data(), key_scales.data(), pages, kv_heads, page_size, head_dim),
-       .values = rope::bhsd(values.data(), value_scales.data(), pages, kv_heads, page_size, value_dim)},
-      blocks, lengths);
+  const rope::page_view<std::int8_t> view({.keys = keys.view(true), .values = values.view(true)}, blocks,
+                                          lengths);
   rope::write_pages<half_split>(one(k), one(v), view, table);
 
   for (const Index window : {0, 77, 128}) {

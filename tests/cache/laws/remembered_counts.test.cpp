@@ -59,8 +59,7 @@ class decoder {
       full = full && count == tokens;
       for (std::size_t i = 0; i < count; ++i) {
         const long long position = (at ? 300 : cache_.next_positions()[b]) + static_cast<long long>(i);
-        added[b].push_back(reference::random_token(
-            generator_, m_, position, [](double x) { return static_cast<double>(static_cast<float>(x)); }));
+        added[b].push_back(reference::random_token<float>(generator_, m_, position));
         rows_[b].push_back(added[b].back());
         columns_[b].push_back(next_column_ + i);
       }
@@ -183,12 +182,7 @@ class decoder {
     if (!aligned && !begins) return;
     const bool rotated = cache_.storage() == key_storage::rotated;
     const double bound = reference::decoder_bound<float, float>(m_, capacity, rotations_, rotated);
-    CHECK(now.worst(
-              bound, asking,
-              [&](std::size_t b, std::size_t i) {
-                return seen_by(rows_[b], asking[b][i].position, is_ring ? window : 0, 0);
-              },
-              [&](std::size_t b, std::size_t i) { return asking[b][i].position; }) <= 1);
+    CHECK(now.worst_by_position(bound, asking, rows_, is_ring ? window : 0) <= 1);
   }
 
   int answered = 0, rejected = 0;
@@ -252,9 +246,7 @@ TEST_CASE("cached attention needs no counts after padded chunks", "[cache]") {
   rows all(2);
   for (std::size_t b = 0; b < 2; ++b)
     for (std::size_t i = 0; i < (b == 0 ? 5 : 8); ++i)
-      all[b].push_back(reference::random_token(generator, m, static_cast<long long>(i), [](double x) {
-        return static_cast<double>(static_cast<float>(x));
-      }));
+      all[b].push_back(reference::random_token<float>(generator, m, static_cast<long long>(i)));
   kv_cache<float> cache(2, 8, 2, 8, 5);
   for (const std::size_t first : {std::size_t(0), std::size_t(4)}) {
     rows added(2);
@@ -266,10 +258,7 @@ TEST_CASE("cached attention needs no counts after padded chunks", "[cache]") {
     attention<half_split>(now.queries(), cache, now.output(), table);
     const double bound = reference::decoder_bound<float, float>(m, 8, 0, true);
     CAPTURE(first);
-    CHECK(now.worst(
-              bound, added,
-              [&](std::size_t b, std::size_t i) { return seen_by(all[b], added[b][i].position, 0, 0); },
-              [&](std::size_t b, std::size_t i) { return added[b][i].position; }) <= 1);
+    CHECK(now.worst_by_position(bound, added, all) <= 1);
   }
 }
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <random>
 #include <rope/cache/attention.hpp>
 #include <rope/cache/kv_cache.hpp>
@@ -40,33 +39,15 @@ using given_as = std::conditional_t<std::is_same_v<C, double>, double, float>;
 
 /// The bytes of stored heads [batch, tokens, heads, dim], as in a file.
 template <class C>
-struct heads_on_disk {
-  std::vector<C> channels;
-  std::vector<float> scales;
-  Index batch, tokens, heads, dim;
+struct heads_on_disk : testing::owned_heads<C> {
+  using testing::owned_heads<C>::owned_heads;
 
-  heads_on_disk(Index rows, Index of_tokens, Index of_heads, Index of_dim)
-      : channels(static_cast<std::size_t>(rows * of_tokens * of_heads * of_dim)),
-        scales(static_cast<std::size_t>(rows * of_tokens * of_heads)),
-        batch(rows),
-        tokens(of_tokens),
-        heads(of_heads),
-        dim(of_dim) {}
-  auto view() const {
-    if constexpr (std::is_same_v<C, std::int8_t>)
-      return bshd(channels.data(), scales.data(), batch, tokens, heads, dim);
-    else
-      return bshd(channels.data(), batch, tokens, heads, dim);
-  }
   /// Saves the heads of one slot of a row as token t of row b.
   template <class View>
   void put(Index b, Index t, const View& row, Index slot) {
-    for (Index h = 0; h < heads; ++h) {
-      const auto head = static_cast<std::size_t>((b * tokens + t) * heads + h);
-      std::memcpy(static_cast<void*>(channels.data() + head * static_cast<std::size_t>(dim)),
-                  row.at(0, slot, h), static_cast<std::size_t>(dim) * sizeof(C));
-      if constexpr (std::is_same_v<C, std::int8_t>) scales[head] = *row.scale_at(0, slot, h);
-    }
+    testing::copy_heads(row.token_range(slot, 1), this->view().batch_range(b, 1).token_range(t, 1));
+    if constexpr (std::is_same_v<C, std::int8_t>)
+      for (Index h = 0; h < this->heads; ++h) *this->view().scale_at(b, t, h) = *row.scale_at(0, slot, h);
   }
 };
 
@@ -232,8 +213,7 @@ TEMPLATE_TEST_CASE("attention to restored keys follows the definition", "[cache]
   rows tokens(2);
   for (std::size_t b = 0; b < 2; ++b)
     for (long long t = 0; t < 6 + static_cast<long long>(b); ++t)
-      tokens[b].push_back(reference::random_token(
-          generator, m, 3 * t, [](double x) { return static_cast<double>(static_cast<C>(x)); }));
+      tokens[b].push_back(reference::random_token<C>(generator, m, 3 * t));
   // The keys come from a plain rotation, not from a cache.
   step<T> before(m, tokens);
   std::vector<T> rotated = before.k;
@@ -248,17 +228,12 @@ TEMPLATE_TEST_CASE("attention to restored keys follows the definition", "[cache]
   rows added(2);
   for (std::size_t b = 0; b < 2; ++b)
     for (long long t = 0; t < 2; ++t)
-      added[b].push_back(
-          reference::random_token(generator, m, tokens[b].back().position + 1 + t,
-                                  [](double x) { return static_cast<double>(static_cast<C>(x)); }));
+      added[b].push_back(reference::random_token<C>(generator, m, tokens[b].back().position + 1 + t));
   for (std::size_t b = 0; b < 2; ++b) tokens[b].insert(tokens[b].end(), added[b].begin(), added[b].end());
   step<T> now(m, added);
   cache.template append<interleaved>(now.keys(), now.values(), table);
   attention<interleaved>(now.queries(), cache, now.output(), table);
-  CHECK(now.worst(
-            reference::decoder_bound<T, C>(m, 12, 1, true), added,
-            [&](std::size_t b, std::size_t i) { return seen_by(tokens[b], added[b][i].position, 0, 0); },
-            [&](std::size_t b, std::size_t i) { return added[b][i].position; }) <= 1);
+  CHECK(now.worst_by_position(reference::decoder_bound<T, C>(m, 12, 1, true), added, tokens) <= 1);
 }
 
 TEST_CASE("latents and rotated parts can be restored", "[cache]") {

@@ -81,9 +81,7 @@ void check_ring(std::uint64_t seed) {
     for (std::size_t b = 0; b < batch; ++b)
       for (Index i = up_to(longest); i > 0; --i) {
         held[b].write(static_cast<long long>(all[b].size()));
-        added[b].push_back(
-            reference::random_token(generator, m, static_cast<long long>(all[b].size()),
-                                    [](double x) { return static_cast<double>(static_cast<C>(x)); }));
+        added[b].push_back(reference::random_token<C>(generator, m, static_cast<long long>(all[b].size())));
         all[b].push_back(added[b].back());
       }
     const step<T> now(m, added);
@@ -209,8 +207,7 @@ class skipping_ring {
     decoder_step::rows added(2), asking(2);
     for (std::size_t b = 0; b < 2; ++b)
       for (const std::int64_t position : positions) {
-        added[b].push_back(reference::random_token(
-            generator_, m_, position, [](double x) { return static_cast<double>(static_cast<C>(x)); }));
+        added[b].push_back(reference::random_token<C>(generator_, m_, position));
         all_[b].push_back(added[b].back());
       }
     decoder_step::step<T> now(m_, added);
@@ -223,12 +220,8 @@ class skipping_ring {
       asking[b].assign(added[b].end() - static_cast<std::ptrdiff_t>(queries), added[b].end());
     decoder_step::step<T> asked(m_, asking);
     attention<half_split>(asked.queries(), ring, asked.output(), table_);
-    CHECK(asked.worst(
-              reference::decoder_bound<T, C>(m_, 12, 1, storage == key_storage::rotated), asking,
-              [&](std::size_t b, std::size_t i) {
-                return decoder_step::seen_by(all_[b], asking[b][i].position, policy.window, policy.sinks);
-              },
-              [&](std::size_t b, std::size_t i) { return asking[b][i].position; }) <= 1);
+    CHECK(asked.worst_by_position(reference::decoder_bound<T, C>(m_, 12, 1, storage == key_storage::rotated),
+                                  asking, all_, policy.window, policy.sinks) <= 1);
   }
   void truncate(std::int64_t size) {
     ring.truncate(size);
