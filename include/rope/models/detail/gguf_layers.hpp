@@ -203,7 +203,7 @@ struct gguf_layers {
       model.layers_without_sinks = without;
       return;
     }
-    add_layers_where(model.layers_without_sinks, sliding, std::logical_not());
+    add_layers_where(model.layers_without_sinks, sliding, std::logical_not<bool>());
     model.warn("sink logits are assumed in layers that slide, and in no others, as in the models of " +
                reader.architecture() +
                " that are known; a layer has them where the file has blk.N.attn_sinks.weight");
