@@ -121,7 +121,7 @@ constexpr std::string_view broken_rule_of(const rope::detail::gguf_record& r) {
        r.default_window > 0 || !r.full_rotate || r.sliding != sliding_rule::same))
     return "all_slide is of layers that slide and rotate alike";
   if (r.window_varies && !r.all_slide) return "window_varies is of architectures with all_slide";
-  if ((r.sliding != sliding_rule::not_known || r.needs_window || r.default_window > 0 || r.fixed_window > 0 ||
+  if ((r.sliding != sliding_rule::as_full || r.needs_window || r.default_window > 0 || r.fixed_window > 0 ||
        r.full_first || r.needs_swa_base || r.window != window_kind::back || !r.full_rotate) &&
       !may_slide(r))
     return "a window needs sliding layers";
@@ -131,7 +131,7 @@ constexpr std::string_view broken_rule_of(const rope::detail::gguf_record& r) {
   if (r.half_split_sections && r.layout == layout_kind::half_split)
     return "half_split_sections is for a layout that is not half_split anyway";
   if (r.last_channels && r.whole_head) return "of a whole head that rotates no channels are the last";
-  if (r.whole_head && (r.sliding != sliding_rule::not_known || r.yarn != yarn_keys::none || r.scores_grow ||
+  if (r.whole_head && (r.sliding != sliding_rule::as_full || r.yarn != yarn_keys::none || r.scores_grow ||
                        !is_zero(r.beta_fast - 32) || r.multiplier != log_multiplier::ignored))
     return "scaling needs scaled layers";
   if (r.scores_grow && r.scale != gguf_scale::inverse_root)
@@ -146,7 +146,7 @@ constexpr std::string_view broken_rule_of(const rope::detail::gguf_record& r) {
     return "full_first is of a number for a pattern";
   if (r.compressed && (r.period > 0 || r.pattern != pattern_form::number || !r.full_rotate || r.full_first ||
                        r.needs_window || r.needs_swa_base || r.window != window_kind::back ||
-                       r.sliding != sliding_rule::not_known))
+                       r.sliding != sliding_rule::as_full))
     return "layers of compressed keys, and those that slide among them, have a list of their own";
   if (r.needs_swa_base && (r.sliding == sliding_rule::unscaled || r.sliding == sliding_rule::bare ||
                            r.sliding == sliding_rule::same))

@@ -76,19 +76,16 @@ class frequencies_code {
     const std::string& rule = group_.rule;
     if (!found_.empty()) return;
     const bool stretches = group_.rotary_dim() > 2;
-    if (rule == "linear") {
-      take(linear_scaling{}, "linear_scaling");
-    } else if (rule == "dynamic" && stretches) {
-      take(dynamic_ntk_scaling{}, "dynamic_ntk_scaling");
-    } else if (rule == "dynamic with alpha" && stretches && number("new_base") > 1) {
+    if (rule == "linear") take(linear_scaling{}, "linear_scaling");
+    if (rule == "dynamic" && stretches) take(dynamic_ntk_scaling{}, "dynamic_ntk_scaling");
+    if (rule == "dynamic with alpha" && stretches && number("new_base") > 1)
       take(alpha_scaling{}, "alpha_scaling");
-    } else if (rule == "yarn" && equal(group_.number("ext_factor", 1), 1)) {
-      try_yarn();
-    } else if (rule == "llama3" && number("high_freq_factor") >= number("low_freq_factor")) {
+    if (rule == "yarn" && equal(group_.number("ext_factor", 1), 1)) try_yarn();
+    if (rule == "llama3" && number("high_freq_factor") >= number("low_freq_factor"))
       take(llama3_scaling{}, "llama3_scaling");
-    } else if (rule == "proportional" && number("partial_rotary_factor") <= 1) {
+    if (rule == "proportional" && number("partial_rotary_factor") <= 1)
       take(proportional_scaling{}, "proportional_scaling");
-    } else if (rule == "ntk") {
+    if (rule == "ntk") {
       mixed_ntk_scaling mixed{};
       if (positive(number("mixed_b"))) mixed.mixed_b = 0;  // present, so `take` gives it the number
       if (mixed.mixed_b || group_.base * number("factor") > 1) take(mixed, "mixed_ntk_scaling");
@@ -175,10 +172,9 @@ inline std::string name_in_code(const std::string& layer_type) {
 template <class Model, class Group, class Layers>
 std::string options_code(const Model& model, const Group& group, const std::string& name,
                          const Layers& layers) {
-  const auto window_of = [&](std::size_t i) {
+  auto windows = layers_by(layers.size(), [&](std::size_t i) {  // each with places of its layers in the list
     return window_in(model.windows, std::max<Index>(layers[i], 0));
-  };
-  auto windows = layers_by(layers.size(), window_of);  // each with the places of its layers in the list
+  });
   std::string text;
   if (layers.empty()) {
     const bool unused = !model.layers().empty();
@@ -199,18 +195,17 @@ std::string options_code(const Model& model, const Group& group, const std::stri
       text += "/* " + which + ": the window is not known from this file, set attention_options yourself */\n";
       continue;
     }
+    const std::string tokens = window == 0 ? "_without_window" : "_window_" + std::to_string(window);
     if (chunk > 0)
       text += "/* " + which +
               " attend in chunks: before a call, set key_ranges of these options to the result "
               "of rope::chunk_ranges(" +
-              std::to_string(chunk) + ", {.queries = queries, .keys = keys}) */\n";
+              std::to_string(chunk) + ", {.queries = queries, .keys = keys}) */\n" +
+              "rope::attention_options " + name + "_in_chunks";
     else if (windows.size() > 1)
-      text += "/* " + which + " */\n";
-    text += (chunk > 0 ? "rope::attention_options " : "const rope::attention_options ") + name;
-    if (chunk > 0)
-      text += "_in_chunks";
-    else if (windows.size() > 1)
-      text += window == 0 ? "_without_window" : "_window_" + std::to_string(window);
+      text += "/* " + which + " */\nconst rope::attention_options " + name + tokens;
+    else
+      text += "const rope::attention_options " + name;
     text += " = {";
     std::string set;
     const auto add = [&](const std::string& field) { set += (set.empty() ? "" : ", ") + field; };

@@ -15,6 +15,7 @@
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
 #include <rope/frequencies/frequencies.hpp>
+#include <rope/models/detail/record_fields.hpp>
 
 /// Typed access to the keys of a model file (config.json or GGUF), and the ranges of its numbers.
 
@@ -81,8 +82,10 @@ class json_reader {
   const std::string& path() const { return path_; }
 
   /// Treats these keys as absent from now on.
-  void hide(std::vector<std::string> keys) { hidden_ = std::move(keys); }
-  bool hides(std::string_view key) const { return contains(hidden_, key); }
+  ///
+  /// \param keys  with a space between two of them
+  void hide(std::string keys) { hidden_ = std::move(keys); }
+  bool hides(std::string_view key) const { return is_listed(hidden_, key); }
 
   /// The value of a key, or nullptr if the key is absent or its value is null. Both mean the same in most
   /// files. is_null tells them apart, and null has no assumed number.
@@ -259,7 +262,8 @@ class json_reader {
   const J* object_;
   std::string path_;
   std::vector<assumption> assumed_ = {}, replaced_ = {};
-  std::vector<std::string> asked_, hidden_;
+  std::vector<std::string> asked_;
+  std::string hidden_;
 };
 
 /// Adds the keys about positions in a dictionary and in those inside it, each with its path. Does not search

@@ -100,6 +100,7 @@ class gguf_importer {
       reader_.refuse("general.architecture",
                      "is not an architecture whose layout is known; name the layout in the options, got ",
                      reader_.architecture(), "; for those that are known see include/rope/models/README.md");
+    record_.sliding = sliding_rule::not_known;
     record_.multiplier = log_multiplier::as_given;
     record_.yarn = yarn_keys::all;
     if (known) record_ = *known;
@@ -271,7 +272,8 @@ class gguf_importer {
   }
 
   /// In llama.cpp, the architecture decides whether sliding layers are scaled. Throws for an unknown
-  /// architecture with sliding layers and scaling, and warns if the record does not say it.
+  /// architecture with sliding layers and scaling, and warns of scaling for layers of several groups that the
+  /// record does not describe.
   void note_scaling() {
     if (record_.names.empty() && model_.sliding_window > 0 && model_.groups.front().rule != "default")
       reader_.refuse(
@@ -279,7 +281,8 @@ class gguf_importer {
           "is no known architecture, and this one both slides and scales: which layers are scaled is "
           "not known, got ",
           reader_.architecture(), "; make the model_rope yourself");
-    if (model_.groups.size() < 2 || record_.sliding != sliding_rule::not_known || record_.compressed) return;
+    const bool described = may_slide(record_) && record_.sliding != sliding_rule::not_known;
+    if (model_.groups.size() < 2 || described) return;
     for (const layer_group& group : model_.groups)
       if (group.rule != "default") {
         const char* which = layers_.none_slides() ? " is applied to every layer"
@@ -299,7 +302,8 @@ class gguf_importer {
     const bool plain =
         record_.whole_head ||
         (slides && (record_.sliding == sliding_rule::plain || record_.sliding == sliding_rule::bare));
-    const bool as_full = record_.sliding == sliding_rule::as_full || record_.sliding == sliding_rule::same;
+    const bool as_full = !record_.compressed &&
+                         (record_.sliding == sliding_rule::as_full || record_.sliding == sliding_rule::same);
     layer_group group = schedule_.frequencies_of({.rotary_dim = rotary_dim,
                                                   .base = base,
                                                   .unscaled = plain || (slides && !as_full),

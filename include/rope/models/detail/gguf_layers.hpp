@@ -4,6 +4,7 @@
 
 #include <algorithm>  // std::any_of
 #include <cstddef>
+#include <functional>  // std::logical_not, std::not_fn
 #include <optional>
 #include <string>
 #include <string_view>
@@ -141,14 +142,10 @@ struct gguf_layers {
     const char* what =
         count > 0 ? "block_count values" : "as many values as attention.sliding_window_pattern";
     std::vector<Index> without;
-    const auto add_where = [&](const std::vector<double>& list, bool zero) {
-      for (std::size_t i = 0; i < list.size(); ++i)
-        if (equal(list[i], 0) == zero) without.push_back(static_cast<Index>(i));
-    };
     if (const auto list = reader.numbers_if_list(heads, range::whole))
-      add_where(fitting(heads, listed(), *list, what), true);
+      add_layers_where(without, fitting(heads, listed(), *list, what), is_zero);
     if (const auto flags = reader.numbers(recurrent, range::zero_or_one)) {
-      add_where(fitting(recurrent, listed(), *flags, what), false);
+      add_layers_where(without, fitting(recurrent, listed(), *flags, what), std::not_fn(is_zero));
     } else if (record.attends_every > 0) {
       const Index period = reader.index("full_attention_interval").value_or(record.attends_every);
       for (Index i = 0; i < listed(); ++i)
@@ -206,8 +203,7 @@ struct gguf_layers {
       model.layers_without_sinks = without;
       return;
     }
-    for (std::size_t i = 0; i < sliding.size(); ++i)
-      if (!sliding[i]) model.layers_without_sinks.push_back(static_cast<Index>(i));
+    add_layers_where(model.layers_without_sinks, sliding, std::logical_not<bool>());
     model.warn("sink logits are assumed in layers that slide, and in no others, as in the models of " +
                reader.architecture() +
                " that are known; a layer has them where the file has blk.N.attn_sinks.weight");
@@ -246,12 +242,9 @@ struct gguf_layers {
   std::vector<Index> without_rope() const {
     std::vector<Index> without = without_attention();
     constexpr const char* name = "attention.rope_pattern";
-    if (const auto rotates = record.rope_pattern ? reader.numbers(name, range::zero_or_one)
-                                                 : std::optional<std::vector<double>>()) {
-      const std::vector<double> list = fitting(name, count, *rotates);
-      for (std::size_t i = 0; i < list.size(); ++i)
-        if (equal(list[i], 0)) without.push_back(static_cast<Index>(i));
-    }
+    if (record.rope_pattern)
+      if (const auto rotates = reader.numbers(name, range::zero_or_one))
+        add_layers_where(without, fitting(name, count, *rotates), is_zero);
     const Index dense =
         record.dense_rotate ? reader.index("leading_dense_block_count", range::whole).value_or(0) : 0;
     // If no layer of Llama 4 or SmallThinker slides, llama.cpp sets the period of unrotated layers to the

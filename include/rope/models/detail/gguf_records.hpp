@@ -20,13 +20,13 @@ namespace rope::inline ROPE_ABI::detail {
 
 /// The schedule of sliding layers.
 enum class sliding_rule {
-  not_known,
-  as_full,   // the scaling of the other layers, and their base if rope.freq_base_swa is absent
-  same,      // as as_full, but rope.freq_base_swa is not read
-  unscaled,  // the base of the other layers, no scaling
-  bare,      // as unscaled, and m = 1
-  own_base,  // rope.freq_base_swa, 10000 if it is absent; no scaling
-  plain      // rope.freq_base_swa, the base of the other layers if it is absent; no scaling, and m = 1
+  not_known,  // of an unknown architecture, whose layers are not scaled if they slide
+  as_full,    // the scaling of the other layers, and their base if rope.freq_base_swa is absent
+  same,       // as as_full, but rope.freq_base_swa is not read
+  unscaled,   // the base of the other layers, no scaling
+  bare,       // as unscaled, and m = 1
+  own_base,   // rope.freq_base_swa, 10000 if it is absent; no scaling
+  plain       // rope.freq_base_swa, the base of the other layers if it is absent; no scaling, and m = 1
 };
 
 /// The meaning of x = rope.scaling.yarn_log_multiplier. g(k) is 0.1 k ln(factor) + 1, or 1 if factor <= 1.
@@ -83,7 +83,7 @@ struct gguf_record {
   bool all_slide = false;      // every layer that attends slides, if the file has a window
   bool window_varies = false;  // some versions of llama.cpp do not read attention.sliding_window
   bool full_rotate = true;     // false: layers that attend fully do not rotate if others slide
-  sliding_rule sliding = sliding_rule::not_known;
+  sliding_rule sliding = sliding_rule::as_full;
   window_kind window = window_kind::back;
   bool causal = true;                 // false: as in Hugging Face, for any attention.causal
   bool sink_logits = false;           // a learned logit per query head, in a tensor
@@ -137,7 +137,7 @@ std::span<const Record> gguf_records() {
   using enum log_multiplier;
   using enum pattern_form;
   static constexpr Record records[] = {
-      {.names = "afmoe", .period = 4, .needs_window = true, .sliding = as_full, .no_rope_every = 4},
+      {.names = "afmoe", .period = 4, .needs_window = true, .no_rope_every = 4},
       {.names =
            "apertus bailingmoe2 bitnet codeshell dbrx dots1 eurobert exaone falcon falcon-h1 gemma glm4moe "
            "gptneox grovemoe hunyuan-moe hy_v3 jais2 jina-bert-v3 minimax-m2 nemotron nomic-bert "
@@ -192,24 +192,13 @@ std::span<const Record> gguf_records() {
        .layout = interleaved,
        .last_channels = true,
        .pattern = list,
-       .sliding = as_full,
        .needs_pattern = true,
        .needs_swa_base = true},
       {.names = "dream llada-moe rnd1", .causal = false},
-      {.names = "exaone-moe", .period = 4, .full_rotate = false, .sliding = as_full},
-      {.names = "exaone4",
-       .period = 4,
-       .default_window = 4096,
-       .period_layers = 64,
-       .full_rotate = false,
-       .sliding = as_full},
+      {.names = "exaone-moe", .period = 4, .full_rotate = false},
+      {.names = "exaone4", .period = 4, .default_window = 4096, .period_layers = 64, .full_rotate = false},
       {.names = "gemma-embedding", .period = 6, .sliding = own_base, .window = both_sides, .causal = false},
-      {.names = "gemma2",
-       .period = 2,
-       .default_window = 4096,
-       .sliding = as_full,
-       .wide_layers = 46,
-       .softcap = 50},
+      {.names = "gemma2", .period = 2, .default_window = 4096, .wide_layers = 46, .softcap = 50},
       {.names = "gemma3", .period = 6, .needs_window = true, .sliding = own_base, .wide_layers = 62},
       {.names = "gemma3n", .period = 5, .sliding = own_base, .scale = one},
       {.names = "gemma4 gemma4-assistant", .pattern = list, .sliding = own_base, .scale = one},
@@ -228,7 +217,7 @@ std::span<const Record> gguf_records() {
        .indexer = first_interleaved,
        .scores_grow = true},
       {.names = "glm4", .layout = interleaved, .half_split_sections = true},
-      {.names = "gpt-oss", .period = 2, .sliding = as_full, .sink_logits = true},
+      {.names = "gpt-oss", .period = 2, .sink_logits = true},
       {.names = "granite granitehybrid granitemoe graniteswitch",
        .layout = interleaved,
        .scale = of_key,
@@ -258,11 +247,10 @@ std::span<const Record> gguf_records() {
       {.names = "llama4",
        .layout = interleaved,
        .period = 4,
-       .sliding = as_full,
        .window = chunks,
        .no_rope_every = 4,
        .temperature = fixed},
-      {.names = "maple", .pattern = list, .full_rotate = false, .sliding = as_full, .needs_pattern = true},
+      {.names = "maple", .pattern = list, .full_rotate = false, .needs_pattern = true},
       {.names = "mellum", .period = 4, .pattern = either, .needs_window = true, .sliding = bare},
       {.names = "mimo2", .pattern = list, .sliding = own_base, .sink_logits = true, .sinks_slide = true},
       {.names = "minicpm3", .last_channels = true},
@@ -308,11 +296,10 @@ std::span<const Record> gguf_records() {
        .full_first = true,
        .needs_window = true,
        .fixed_window = 4096,
-       .sliding = as_full,
        .no_rope_every = 4,
        .no_rope_first = true},
       {.names = "smollm3", .layout = interleaved, .no_rope_every = 4},
-      {.names = "spark2_5", .pattern = list, .sliding = as_full, .needs_pattern = true},
+      {.names = "spark2_5", .pattern = list, .needs_pattern = true},
       {.names = "step35", .pattern = list, .sliding = own_base, .needs_pattern = true, .half_of_full = true},
   };
   return records;

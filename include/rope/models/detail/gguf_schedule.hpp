@@ -61,16 +61,17 @@ void record(auto& numbers, const magnified_linear& rule, const schedule&) {
   if (!equal(rule.factor, 1)) numbers.push_back({"factor", rule.factor});
 }
 
-/// The divisors of a GGUF file, or none. Converters write 1e30 instead of infinity for a pair that does not
-/// rotate (Gemma 4).
+/// The divisors of frequencies in a GGUF file, for layers that are scaled, and the tensor that has them.
+/// Converters write 1e30 instead of infinity for a pair that does not rotate (Gemma 4).
 struct ggml_pair_factors {
-  pair_factor_scaling divisors;
+  const char* tensor = nullptr;  // null: no such tensor in the file, and no divisors
+  std::vector<double> list = {};
 
   void apply(schedule& axis) const {
-    if (divisors.factors.empty()) return;
-    divisors.apply(axis);
+    if (list.empty()) return;
+    pair_factor_scaling{list}.apply(axis);
     for (Index i = 0; i < axis.inv_freq.size(); ++i)
-      if (divisors.factors[static_cast<std::size_t>(i)] >= 0.999e30) axis.inv_freq(i) = 0;
+      if (list[static_cast<std::size_t>(i)] >= 0.999e30) axis.inv_freq(i) = 0;
   }
 };
 
@@ -80,12 +81,6 @@ struct ggml_pair_factors {
 struct rotated_channels {
   Index count;
   const char* key;
-};
-
-/// The divisors of frequencies in a file, for layers that are scaled, and the tensor that has them.
-struct gguf_pair_factors {
-  const char* tensor = nullptr;  // null: no such tensor in the file
-  std::vector<double> list = {};
 };
 
 /// What the record and the file give for layers with one schedule.
@@ -114,7 +109,7 @@ struct gguf_schedule {
   const gguf_reader<L>& reader;
   const gguf_record& record;
   const model_draft& model;        // with its query_heads and max_position, 0: unknown
-  gguf_pair_factors factors = {};  // the result of read_pair_factors
+  ggml_pair_factors factors = {};  // the result of read_pair_factors
 
   /// The value of the first of these keys that exists. Otherwise the width of the model divided by its heads.
   Index head_dim(bool slides) const {
@@ -179,7 +174,7 @@ struct gguf_schedule {
     if (factors.tensor == nullptr) return {};
     if (static_cast<Index>(factors.list.size()) < pairs)
       reader.refuse(factors.tensor, "must have one value per pair, ", pairs, ", got ", factors.list.size());
-    return {{{factors.list.begin(), factors.list.begin() + pairs}}};
+    return {factors.tensor, {factors.list.begin(), factors.list.begin() + pairs}};
   }
 
   /// The context length before scaling, for YaRN and for the choice between short and long factors. 0:
@@ -190,7 +185,7 @@ struct gguf_schedule {
   }
 
   /// The tensor rope_freqs if the file has it, otherwise the list of long or short factors.
-  gguf_pair_factors read_pair_factors(double length) const {
+  ggml_pair_factors read_pair_factors(double length) const {
     const char* by_length =
         length > original_max_position() ? "rope_factors_long.weight" : "rope_factors_short.weight";
     for (const char* tensor : {"rope_freqs.weight", by_length})
@@ -285,7 +280,7 @@ struct gguf_schedule {
     layer_group result = equal(scaling.ext_factor, 0)
                              ? derive(unblended, layers.rotary_dim, layers.base, linear, divisors)
                              : yarn_of(layers, scaling, divisors);
-    if (!divisors.divisors.factors.empty())
+    if (!divisors.list.empty())
       result.rule = result.rule == "default" ? "pair factors" : result.rule + ", pair factors";
     result.softmax_multiplier = score_growth(scaling);
     return result;

@@ -307,7 +307,7 @@ struct hugging_face_groups {
     const auto count = layers.empty() ? std::nullopt : std::optional(to_index(layers.size()));
     const auto bases = hugging_face_layers<J>{text, defaults, count}.bases();
     if (!bases) return false;
-    if (std::all_of(bases->begin(), bases->end(), [](double base) { return detail::equal(base, 0); }))
+    if (std::all_of(bases->begin(), bases->end(), is_zero))
       text.refuse("layer_rope_theta", "must not be 0 for every layer: then none rotates");
     if (defaults.one_base) {
       add_group_of_one_base(given, path, *bases);
@@ -335,7 +335,7 @@ struct hugging_face_groups {
   /// rope_theta, the base is the common base in its list.
   void add_group_of_one_base(const J* given, const std::string& path, const std::vector<double>& bases) {
     std::vector<double> distinct = bases;
-    std::erase_if(distinct, [](double base) { return detail::equal(base, 0); });
+    std::erase_if(distinct, is_zero);
     sort_distinct(distinct);
     const bool in_file = text.has("rope_theta") || (given && given->contains("rope_theta"));
     const bool by_list = !in_file && distinct.size() == 1;
@@ -397,8 +397,8 @@ struct hugging_face_groups {
     }
     if (defaults.form == dictionary_form::base_per_layer && text.has("layer_rope_theta"))
       text.refuse("layer_rope_theta", "must not be next to a dictionary for each type of layers");
-    for (std::size_t i = 0; i < model.types.size(); ++i)
-      if (contains(unrotated, model.types[i])) model.without_rope.push_back(static_cast<Index>(i));
+    add_layers_where(model.without_rope, model.types,
+                     [&](const std::string& type) { return contains(unrotated, type); });
     sort_distinct(model.without_rope);
     for (const std::string& key : beside)
       model.warn(path + key + " is next to the layer types and has no effect");

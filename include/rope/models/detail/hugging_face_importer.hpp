@@ -339,9 +339,8 @@ class hugging_face_importer {
       model_.warn(text_.path() + "num_hidden_layers is not given: only layers that " +
                   (of_sliding ? "slide" : "attend fully") + " have sink logits");
     if (of_sliding != of_full)
-      for (std::size_t i = 0; i < model_.types.size(); ++i)
-        if ((model_.types[i] == defaults_.full_type ? of_full : of_sliding) == false)
-          model_.layers_without_sinks.push_back(static_cast<Index>(i));
+      add_layers_where(model_.layers_without_sinks, model_.types,
+                       [&](const std::string& type) { return (type == defaults_.full_type) != of_full; });
     const auto size = text_.number("sliding_window_size", range::window),
                window = text_.number("sliding_window", range::window);
     if (size && window && !detail::equal(*size, *window))

@@ -7,7 +7,6 @@
 #include <initializer_list>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include <rope/config.hpp>
 #include <rope/models/detail/file_readers.hpp>
@@ -19,83 +18,64 @@ namespace rope::inline ROPE_ABI::detail {
 
 // Keys of a config.json that only some classes read. In files of other classes they have no effect.
 
-/// A key, and the architectures whose classes read it.
-struct key_of_few {
-  const char* key;
-  std::string_view readers;
-};
-
-/// The keys that change a description but are not read by the class of the architecture.
+/// The keys that change a description but are not read by the class of the architecture, with a space between
+/// two keys.
 ///
 /// Source: Hugging Face transformers, models/*/configuration_*.py and modeling_*.py, 2026-08-19. For models
 /// with their own classes (ChatGLM, Qwen, MiniMax), see their configuration files
-inline std::vector<std::string> keys_not_read(const hugging_face_record& record) {
-  static constexpr std::string_view periods =
-      " cohere2 cohere2moe embeddinggemma2 exaone4 exaone45 exaonemoe gemma3 plamo3 t5gemma2 "
-      "t5gemma2decoder ";
-  static constexpr key_of_few keys[] = {
-      {"_sliding_window_pattern", periods},
-      {"add_full_attention_sink_bias", " mimov2 mimov2flash "},
-      {"add_swa_attention_sink_bias", " mimov2 mimov2flash "},
-      {"attention_head_dim", " hunyuan hunyuanvl minimaxmusic3transformer1d stableaudiodit zamba2 "},
-      {"attn_config", " dbrx "},
-      {"attn_logit_softcapping", " gemma2 grok1 t5gemmamodule vaultgemma "},
-      {"global_attn_every_n_layers", " afmoe modernbert modernbertdecoder "},
-      {"global_head_dim", " diffusiongemma embeddinggemma2 gemma4 gemma4unified "},
-      {"global_rope_theta", " modernbert modernbertdecoder "},
-      {"hidden_size_per_head", " plamo2 "},
-      {"kv_channels", " chatglm jetmoe qwen zamba2 "},
-      {"local_attention", " modernbert modernbertdecoder "},
-      {"local_rope_theta", " modernbert modernbertdecoder "},
-      {"max_seq_len", " dbrx step3 "},
-      {"no_rope_layer_interval", " llama4 smollm3 "},
-      {"no_rope_layers", " llama4 smollm3 "},
-      {"per_layer_config", " diffusiongemma embeddinggemma2 gemma4 gemma4unified "},
-      {"prefix_dense_sliding_window_pattern", " cohere2moe "},
-      {"rope_base", " omnigentransformer2d "},
-      {"rope_freq_constant", " openelm "},
+inline std::string keys_not_read(const hugging_face_record& record) {
+  static constexpr struct {
+    std::string_view keys, readers;  // the architectures whose classes read the keys
+  } of_few[] = {
+      {"_sliding_window_pattern sliding_window_pattern",
+       "cohere2 cohere2moe embeddinggemma2 exaone4 exaone45 exaonemoe gemma3 plamo3 t5gemma2 "
+       "t5gemma2decoder"},
+      {"add_full_attention_sink_bias add_swa_attention_sink_bias swa_head_dim", "mimov2 mimov2flash"},
+      {"attention_head_dim", "hunyuan hunyuanvl minimaxmusic3transformer1d stableaudiodit zamba2"},
+      {"attn_config", "dbrx"},
+      {"attn_logit_softcapping", "gemma2 grok1 t5gemmamodule vaultgemma"},
+      {"global_attn_every_n_layers", "afmoe modernbert modernbertdecoder"},
+      {"global_head_dim per_layer_config", "diffusiongemma embeddinggemma2 gemma4 gemma4unified"},
+      {"global_rope_theta local_attention local_rope_theta", "modernbert modernbertdecoder"},
+      {"hidden_size_per_head", "plamo2"},
+      {"kv_channels", "chatglm jetmoe qwen zamba2"},
+      {"max_seq_len", "dbrx step3"},
+      {"no_rope_layer_interval no_rope_layers", "llama4 smollm3"},
+      {"prefix_dense_sliding_window_pattern", "cohere2moe"},
+      {"rope_base", "omnigentransformer2d"},
+      {"rope_freq_constant", "openelm"},
       {"rope_interleave",
-       " axk1 deepseekv3 gigachat35 glm4moelite joyaillmflash kimik2 mistral4 youtu youtuvl "},
-      {"rope_local_base_freq", " gemma3 gemma3n t5gemma2 t5gemma2decoder "},
-      {"rope_local_theta", " plamo3 "},
-      {"rope_pct", " stablelm stablelmepoch zaya1vl "},
-      {"rope_ratio", " chatglm "},
-      {"rope_scaling_factor", " plamo3 "},
-      {"rope_scaling_layers", " molmo2 "},
-      {"rotary_base", " zaya1vl "},
+       "axk1 deepseekv3 gigachat35 glm4moelite joyaillmflash kimik2 mistral4 youtu youtuvl"},
+      {"rope_local_base_freq", "gemma3 gemma3n t5gemma2 t5gemma2decoder"},
+      {"rope_local_theta rope_scaling_factor window_size", "plamo3"},
+      {"rope_pct", "stablelm stablelmepoch zaya1vl"},
+      {"rope_ratio", "chatglm"},
+      {"rope_scaling_layers", "molmo2"},
+      {"rotary_base", "zaya1vl"},
       {"rotary_dim", rotary_dim_in_file},
-      {"rotary_emb_base", " gptneox gptneoxjapanese nomicbert qwen xlmrobertaflash "},
-      {"rotary_emb_fraction", " nomicbert "},
-      {"rotary_emb_interleaved", " nomicbert "},
-      {"rotary_pct", " gptneox gptneoxjapanese qwen "},
-      {"sliding_window_pattern", periods},
-      {"sliding_window_size", " mimov2 mimov2flash smallthinker "},
-      {"swa_head_dim", " mimov2 mimov2flash "},
+      {"rotary_emb_base", "gptneox gptneoxjapanese nomicbert qwen xlmrobertaflash"},
+      {"rotary_emb_fraction rotary_emb_interleaved", "nomicbert"},
+      {"rotary_pct", "gptneox gptneoxjapanese qwen"},
+      {"sliding_window_size", "mimov2 mimov2flash smallthinker"},
       {"use_bidirectional_attention", look_ahead_if_asked},
-      {"window_size", " plamo3 "},
-      {"yarn_only_types", " step3p5 "},
+      {"yarn_only_types", "step3p5"},
   };
-  static constexpr key_of_few not_keys[] = {
-      // all classes read these keys, except the classes listed here
-      {"partial_rotary_factor", " gptneox gptneoxjapanese "},
-      {"rope_scaling", " cohere2moe panguultramoe "},
-  };
-  std::vector<std::string> hidden;
+  std::string hidden;
   if (record.names.empty()) return hidden;
-  for (const key_of_few& one : keys)
-    if (!is_listed(one.readers, record.names)) hidden.emplace_back(one.key);
-  for (const key_of_few& one : not_keys)
-    if (is_listed(one.readers, record.names)) hidden.emplace_back(one.key);
+  const auto hide = [&](std::string_view keys) { hidden.append(" ").append(keys); };
+  for (const auto& one : of_few)
+    if (!is_listed(one.readers, record.names)) hide(one.keys);
+  if (is_listed("gptneox gptneoxjapanese", record.names)) hide("partial_rotary_factor");
+  if (is_listed("cohere2moe panguultramoe", record.names)) hide("rope_scaling");
   for (const char* key : {"attn_type_list", "full_attention_interval", "hybrid_layer_pattern",
                           "layer_group_size", "mamba_step", "rope_layout", "sliding_window_layout"})
-    if (record.pattern.key != key && record.type_ones != key && record.rope_ones != key)
-      hidden.emplace_back(key);
-  if (!record.slides.if_asked) hidden.emplace_back("use_sliding_window");
-  if (!reads_window(record)) hidden.emplace_back("sliding_window");
-  if (record.indexer == indexer_kind::no_indexer) hidden.emplace_back("indexer_rope_interleave");
+    if (record.pattern.key != key && record.type_ones != key && record.rope_ones != key) hide(key);
+  if (!record.slides.if_asked) hide("use_sliding_window");
+  if (!reads_window(record)) hide("sliding_window");
+  if (record.indexer == indexer_kind::no_indexer) hide("indexer_rope_interleave");
   // In Motif 3 these keys name another model than the record's.
   if (!record.latent && !record.last_channels && record.names != "motif")
-    for (const char* key : {"qk_nope_head_dim", "qk_rope_head_dim"}) hidden.emplace_back(key);
+    hide("qk_nope_head_dim qk_rope_head_dim");
   return hidden;
 }
 

@@ -184,12 +184,8 @@ struct hugging_face_layers {
   /// \param typed  the number of layers that have a type, or 0
   std::vector<Index> named_without_rope(std::size_t typed) const {
     std::vector<Index> without;
-    const auto add_zeros = [&](const std::vector<double>& list) {
-      for (std::size_t i = 0; i < list.size(); ++i)
-        if (equal(list[i], 0)) without.push_back(to_index(i));
-    };
     if (const auto listed = bases()) {
-      add_zeros(*listed);
+      add_layers_where(without, *listed, is_zero);
       return without;
     }
     const std::string_view key = list_of_rotated(defaults);
@@ -198,7 +194,7 @@ struct hugging_face_layers {
       const std::vector<double> rotates = *fitting(key, given);
       if (typed > 0 && rotates.size() != typed)
         text.refuse(key, "must have as many values as layer_types, ", typed, ", got ", rotates.size());
-      add_zeros(rotates);
+      add_layers_where(without, rotates, is_zero);
       return without;
     }
     const Index period = text.index("no_rope_layer_interval").value_or(defaults.no_rope_every);

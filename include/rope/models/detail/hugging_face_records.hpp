@@ -32,6 +32,7 @@ std::span<const Record> hugging_face_plain_records() {
   using enum query_growth;
   using enum which_slide;
   constexpr bool if_asked = true;
+  constexpr std::string_view normalised_later = "queries and keys are normalised after rotation";
   constexpr std::string_view longcat_scales =
       "queries are multiplied by sqrt(hidden_size / q_lora_rank) before rotation, unless mla_scale_q_lora is "
       "false, and latents that become keys and values by sqrt(hidden_size / kv_lora_rank), unless "
@@ -102,7 +103,7 @@ std::span<const Record> hugging_face_plain_records() {
       {.names = "hunyuan",
        .base = 0,
        .note = "queries and keys are normalised after they rotated, and with use_cla layers share keys"},
-      {.names = "hunyuanv1dense hunyuanv1moe", .note = "queries and keys are normalised after rotation"},
+      {.names = "hunyuanv1dense hunyuanv1moe", .note = normalised_later},
       {.names = "hunyuanvl",
        .xdrope = true,
        .note =
@@ -172,10 +173,7 @@ std::span<const Record> hugging_face_plain_records() {
        .window = {2048},
        .slides = {every},
        .types_slide = true},
-      {.names = "nanochat",
-       .base = 0,
-       .backwards = true,
-       .note = "queries and keys are normalised after rotation"},
+      {.names = "nanochat", .base = 0, .backwards = true, .note = normalised_later},
       {.names = "nemotronlabsdiffusion",
        .base = 1e6,
        .head_dim = 128,
@@ -254,11 +252,7 @@ std::span<const Record> hugging_face_plain_records() {
       {.names = "spark25", .theta_unread = true, .pattern = {1}},
       {.names = "starcoder2", .slides = {every}},
       {.names = "step3", .base = 500000, .head_dim = 256},
-      {.names = "talkie",
-       .base = 1e6,
-       .head_dim = 128,
-       .backwards = true,
-       .note = "queries and keys are normalised after rotation"},
+      {.names = "talkie", .base = 1e6, .head_dim = 128, .backwards = true, .note = normalised_later},
       {.names = "telechat telechat2",
        .note = "the class of the model stretches the base for more than base_seqlen tokens, and raises m for "
                "more than training_seqlen, but vLLM does neither, as here"},

@@ -187,27 +187,21 @@ struct rope_dictionary {
     constexpr const char* key = "original_max_position_embeddings";
     const auto inside = keys.number(key, range::above_one), beside = text.number(key, range::above_one);
     const double by_class = defaults.original_max_position;
-    if (beside && by_type) {
-      if (!inside)
-        model.warn_once(text.path() + key +
-                        " is not read beside dictionaries for types of layers; write it into " +
-                        keys.path().substr(0, keys.path().size() - 1));
-      else if (!equal(*inside, *beside))
-        model.warn_once(text.path() + key + " is overruled by " + keys.path() + key);
-    }
-    if (beside && !by_type) {
-      if (inside && !equal(*inside, *beside))
-        model.warn_once(keys.path() + key + " is overruled by " + text.path() + key);
-      return *beside;
-    }
+    const std::string path = keys.path() + key, path_beside = text.path() + key;
+    if (beside && by_type && !inside)
+      model.warn_once(path_beside + " is not read beside dictionaries for types of layers; write it into " +
+                      keys.path().substr(0, keys.path().size() - 1));
+    if (beside && inside && !equal(*inside, *beside))
+      model.warn_once((by_type ? path_beside : path) + " is overruled by " + (by_type ? path : path_beside));
+    if (beside && !by_type) return *beside;
     if (inside) {
       if (by_class > 0 && !equal(*inside, by_class))
-        model.warn_once(keys.path() + key + " holds; the class of " + model.architecture +
+        model.warn_once(path + " holds; the class of " + model.architecture +
                         " reads that key only next to the dictionary, and would take " +
                         exact_digits(by_class));
       return *inside;
     }
-    const std::string assumed = (by_type ? keys.path() : text.path()) + key + " is not given; assumed ";
+    const std::string assumed = (by_type ? path : path_beside) + " is not given; assumed ";
     if (by_class > 0) {
       model.warn_once(assumed + exact_digits(by_class) + ", the default of " + model.architecture);
       return by_class;
@@ -256,7 +250,12 @@ struct rope_dictionary {
       return derive("dynamic", rotary_dim, base,
                     dynamic_ntk_scaling{.factor = factor(), .max_position = context(), .length = length});
     }
-    if (type == "yarn" || type == "telechat3-yarn") return derive_yarn(type, rotary_dim, base);
+    if (type == "yarn" || type == "telechat3-yarn") {
+      const yarn_scaling rule = yarn(type);
+      layer_group result = derive("yarn", rotary_dim, base, rule);
+      result.softmax_multiplier = softmax_multiplier(rule);
+      return result;
+    }
     if (type == "longrope") return derive("longrope", rotary_dim, base, longrope(rotary_dim / 2, length));
     if (type == "llama3") return derive("llama3", rotary_dim, base, llama3());
     if (type == "proportional") {
@@ -298,6 +297,9 @@ struct rope_dictionary {
             : factor();
     yarn.beta_fast = or_default(keys.number("beta_fast", range::not_negative).value_or(0), yarn.beta_fast);
     yarn.beta_slow = or_default(keys.number("beta_slow", range::not_negative).value_or(0), yarn.beta_slow);
+    if (yarn.beta_fast < yarn.beta_slow)
+      keys.refuse("beta_fast", "must be at least beta_slow, got ", exact_digits(yarn.beta_fast), " and ",
+                  exact_digits(yarn.beta_slow));
     yarn.truncate = keys.boolean("truncate").value_or(true);
     yarn.attention_factor = keys.number("attention_factor", range::positive);
     if (!yarn.attention_factor && defaults.form == dictionary_form::compressed) yarn.attention_factor = 1;
@@ -309,16 +311,6 @@ struct rope_dictionary {
     yarn.mscale = keys.number("mscale", range::not_negative);
     yarn.mscale_all_dim = keys.number("mscale_all_dim", range::not_negative);
     return yarn;
-  }
-
-  layer_group derive_yarn(const std::string& type, Index rotary_dim, double base) {
-    const yarn_scaling rule = yarn(type);
-    if (rule.beta_fast < rule.beta_slow)
-      keys.refuse("beta_fast", "must be at least beta_slow, got ", exact_digits(rule.beta_fast), " and ",
-                  exact_digits(rule.beta_slow));
-    layer_group result = derive("yarn", rotary_dim, base, rule);
-    result.softmax_multiplier = softmax_multiplier(rule);
-    return result;
   }
 
   longrope_scaling longrope(Index pairs, double length) {

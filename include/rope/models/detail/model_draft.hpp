@@ -56,6 +56,15 @@ void check_layer_list(std::size_t length, Index layers, const char* what, const 
     refuse("must have one value per layer, at most " + std::to_string(max_layers) + got);
 }
 
+inline bool is_zero(double x) { return equal(x, 0); }
+
+/// Adds the numbers of the layers whose value in the list holds.
+template <class List, class Holds>
+void add_layers_where(std::vector<Index>& layers, const List& list, const Holds& holds) {
+  for (std::size_t i = 0; i < list.size(); ++i)
+    if (holds(list[i])) layers.push_back(static_cast<Index>(i));
+}
+
 /// The layer types of DeepSeek V4, from the number of tokens that each layer compresses into a key.
 ///
 /// \param refuse  throws, with the broken rule in the message
