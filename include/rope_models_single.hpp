@@ -231,6 +231,7 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 #include <bit>        // std::bit_cast
 #include <cstdint>
 #include <functional>  // std::equal_to
+#include <limits>
 /// Numbers: comparisons and conversions that compilers warn about or optimise away, the arithmetic type of
 /// channels, tests of bits for infinities, and hashes.
 namespace rope::inline ROPE_ABI::detail {
@@ -288,6 +289,24 @@ bool all_finite(const X* x, Index count) {
   for (; i < count; ++i) largest[0] = (std::max)(largest[0], exponent_of(i));
   return *std::max_element(largest, largest + block) != exponent;
 }
+/// x, or the largest finite number of its sign if x is infinite.
+template <class A>
+A saturated(A x) {
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
+                 infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
+  const bits word = bit_cast<bits>(x);
+  return bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
+}
+/// x as a number of A, saturated.
+template <class A>
+A saturated_to(double x) {
+  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
+  if constexpr (std::is_same_v<A, double>)
+    return saturated(x);
+  else
+    return static_cast<A>((std::min)((std::max)(x, -largest), largest));
+}
 /// The finaliser of SplitMix64: every bit of the word affects every bit of the result.
 constexpr std::uint64_t finalised(std::uint64_t word) {
   word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -311,7 +330,6 @@ std::uint64_t mix(std::uint64_t hash, Index rows, Index columns, const Value& va
 
 #ifndef ROPE_FREQUENCIES_FREQUENCIES_HPP
 #define ROPE_FREQUENCIES_FREQUENCIES_HPP
-#include <limits>
 #include <utility>
 
 #ifndef ROPE_BASE_MESSAGE_HPP
@@ -1226,14 +1244,6 @@ Index checked_index(const char* name, Number number, int axis) {
                  " on index ", axis);
   return to_index(number);
 }
-template <class X>
-Index span_extent(const X& x, int axis) {
-  return checked_index("an extent", x.extent(static_cast<std::size_t>(axis)), axis);
-}
-template <class X>
-Index span_stride(const X& x, int axis) {
-  return checked_index("a stride", x.stride(static_cast<std::size_t>(axis)), axis);
-}
 /// A tensor or an mdspan of any strides, with as many indices as `rank`.
 template <class X, int rank>
 concept numbers_by_index = tensor<X, rank> || strided_span<X, rank>;
@@ -1261,8 +1271,8 @@ auto indexed_memory_of(X& x, std::integer_sequence<int, axis...>) {
     return memory;
   } else {
     indexed_memory<typename std::remove_cvref_t<X>::element_type, rank> memory = {.data = x.data_handle()};
-    memory.extents = {span_extent(x, axis)...};
-    memory.strides = {span_stride(x, axis)...};
+    memory.extents = {checked_index("an extent", x.extent(std::size_t(axis)), axis)...};
+    memory.strides = {checked_index("a stride", x.stride(std::size_t(axis)), axis)...};
     for (std::size_t i = 0; i < rank; ++i) {
       std::size_t place = i;  // the last index is the faster one of two with equal strides
       for (; place > 0 && memory.strides[memory.from_fastest[place - 1]] >= memory.strides[i]; --place)
@@ -1329,15 +1339,6 @@ constexpr bool product_fits(std::initializer_list<Index> extents,
 /// Every integral type except bool.
 template <class Integer>
 concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
-/// rows * columns.
-///
-/// Throws:  std::length_error if an Index does not hold it
-inline Index integer_count(Index rows, Index columns) {
-  if (!product_fits({rows, columns}))
-    throw_length("list of integers", "the matrix exceeds the address space, got ",
-                 shape_text({rows, columns}));
-  return rows * columns;
-}
 /// A vector or a matrix of integers in memory. Element (r, c) is data[r * row_stride + c * column_stride].
 ///
 /// Invariant:  a row or a column is stored as one row, so rows > 1 only if columns > 1
@@ -1352,16 +1353,18 @@ struct integer_list {
       : integer_list(list.data(), static_cast<Index>(list.size()), 1) {}
   integer_list(const Integer* first, Index length, Index stride)
       : data(first), columns(length), column_stride(stride), given_columns(length) {}
+  /// Throws:  std::length_error if an Index does not hold row_count * column_count
   integer_list(const Integer* first, Index row_count, Index column_count, Index to_next_row,
                Index to_next_column)
-      : integer_list(first, integer_count(row_count, column_count),
-                     column_count == 1 ? to_next_row : to_next_column) {
-    given_rows = row_count;
-    given_columns = column_count;
-    if (row_count < 2 || column_count < 2) return;
-    rows = row_count;
-    columns = column_count;
-    row_stride = to_next_row;
+      : data(first), given_rows(row_count), given_columns(column_count) {
+    if (!product_fits({row_count, column_count}))
+      throw_length("list of integers", "the matrix exceeds the address space, got ",
+                   shape_text({row_count, column_count}));
+    const bool is_matrix = row_count > 1 && column_count > 1;
+    rows = is_matrix ? row_count : 1;
+    columns = is_matrix ? column_count : row_count * column_count;
+    row_stride = is_matrix ? to_next_row : 0;
+    column_stride = column_count == 1 ? to_next_row : to_next_column;
   }
   Index size() const { return rows * columns; }
   bool empty() const { return columns == 0; }
@@ -1643,12 +1646,23 @@ inline blend_bounds blend_between(double fast, double slow, bool truncate, const
   return {low, high};
 }
 /// The share of a pair that is interpolated: 0 below `low`, 1 above `high`, and linear between them.
-inline wide_real ramp(Index pair, wide_real low, wide_real high) {
-  return std::clamp((pair - low) / (high - low), wide_real(0), wide_real(1));
+inline wide_real ramp(Index pair, const blend_bounds& of) {
+  return std::clamp((pair - of.low) / (of.high - of.low), wide_real(0), wide_real(1));
 }
 /// \param field  the names of the rule and of its field, for the message
 inline void require_positive(const char* field, double value) {
   if (!is_finite(value) || value <= 0) throw_invalid({field, " must be positive and finite, got ", value});
+}
+/// Checks that a list has one positive number per pair.
+///
+/// \param list  what messages call the list
+inline void check_factors(const char* rule, const char* list, const std::vector<double>& factors,
+                          const schedule& axis) {
+  if (static_cast<Index>(factors.size()) != axis.inv_freq.size())
+    throw_invalid(rule, list, " must have one value per pair, ", axis.inv_freq.size(), ", got ",
+                  factors.size());
+  for (const double factor : factors)
+    check_finite(rule, factor > 0, "a factor must be positive and finite", factor);
 }
 /// Multiplies the base by multiplier. The product must be above 1.
 ///
@@ -1696,10 +1710,7 @@ struct pair_factor_scaling {
   ///
   /// Throws:  std::invalid_argument unless there is one factor per pair, each finite and positive
   void apply(schedule& axis) const {
-    if (static_cast<Index>(factors.size()) != axis.inv_freq.size())
-      detail::throw_invalid("pair_factor_scaling", "factors must have one value per pair, ",
-                            axis.inv_freq.size(), ", got ", factors.size());
-    for (const double factor : factors) detail::require_positive("pair_factor_scaling: a factor", factor);
+    detail::check_factors("pair_factor_scaling", "factors", factors, axis);
     for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= factors[static_cast<std::size_t>(i)];
   }
 };
@@ -1781,12 +1792,11 @@ struct yarn_scaling {
   /// Requires:  original_max_position, beta_fast and beta_slow finite and positive
   /// Throws:    std::invalid_argument if low > high, which means that no pair is between them
   blend_bounds bounds(const schedule& axis) const {
-    const auto [low, high] =
-        detail::blend_between(beta_fast, beta_slow, truncate, axis, original_max_position);
-    if (low > high)
+    const auto of = detail::blend_between(beta_fast, beta_slow, truncate, axis, original_max_position);
+    if (of.low > of.high)
       detail::throw_invalid("yarn_scaling", "no pair lies between beta_fast and beta_slow, got low ",
-                            static_cast<double>(low), " above high ", static_cast<double>(high));
-    return {low, high};
+                            static_cast<double>(of.low), " above high ", static_cast<double>(of.high));
+    return of;
   }
   /// g(k) of the formula above.  Requires: factor finite and positive
   double growth(double k) const { return static_cast<double>(wide_growth(k)); }
@@ -1812,9 +1822,9 @@ struct yarn_scaling {
       detail::check_finite("yarn_scaling", field.value_or(0) >= 0,
                            "attention_factor, mscale and mscale_all_dim must be finite and not negative",
                            field.value_or(0));
-    const auto [low, high] = bounds(axis);
+    const blend_bounds of = bounds(axis);
     for (Index i = 0; i < axis.inv_freq.size(); ++i) {
-      const wide_real interpolated = detail::ramp(i, low, high);
+      const wide_real interpolated = detail::ramp(i, of);
       axis.inv_freq(i) *= (1 - interpolated) + interpolated / factor;
     }
     axis.attention_factor *= magnitude();
@@ -1925,13 +1935,8 @@ struct longrope_scaling {
     detail::check_finite("longrope_scaling", length >= 0, "length must be finite and not negative", length);
     detail::require_positive("longrope_scaling: factor", factor.value_or(1));
     detail::require_positive("longrope_scaling: attention_factor", attention_factor.value_or(1));
-    for (const auto* list : {&short_factor, &long_factor}) {
-      if (static_cast<Index>(list->size()) != axis.inv_freq.size())
-        detail::throw_invalid("longrope_scaling", "", list == &short_factor ? "short_factor" : "long_factor",
-                              " must have one value per pair, ", axis.inv_freq.size(), ", got ",
-                              list->size());
-      for (const double value : *list) detail::require_positive("longrope_scaling: a factor", value);
-    }
+    detail::check_factors("longrope_scaling", "short_factor", short_factor, axis);
+    detail::check_factors("longrope_scaling", "long_factor", long_factor, axis);
     const std::vector<double>& list = uses_long() ? long_factor : short_factor;
     for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= list[static_cast<std::size_t>(i)];
     axis.attention_factor *= magnitude();
@@ -2045,9 +2050,8 @@ struct ntk_by_parts_scaling {
     const detail::blend_bounds of_ntk = bounds(1.25, 0.75, axis), of_original = bounds(16, 2, axis);
     for (Index i = 0; i < axis.inv_freq.size(); ++i) {
       const wide_real original = axis.inv_freq(i), linear = original / factor;
-      const wide_real ntk_share = (1 - detail::ramp(i, of_ntk.low, of_ntk.high)) * ntk_factor;
-      const wide_real original_share =
-          (1 - detail::ramp(i, of_original.low, of_original.high)) * extrapolation_factor;
+      const wide_real ntk_share = (1 - detail::ramp(i, of_ntk)) * ntk_factor;
+      const wide_real original_share = (1 - detail::ramp(i, of_original)) * extrapolation_factor;
       const wide_real blended = linear * (1 - ntk_share) + stretched.inv_freq(i) * ntk_share;
       axis.inv_freq(i) = blended * (1 - original_share) + original * original_share;
     }
@@ -2254,13 +2258,26 @@ namespace detail {
 template <class X, class T>
 inline constexpr bool is_or_widens = std::is_same_v<X, T> ||
                                      (std::is_same_v<X, float> && !std::is_same_v<T, double>);
+/// Whether no extent is negative and all are below 2^15 (32-bit Index: 2^7), so that elements of up to 8 bytes
+/// fit the address space.
+constexpr bool are_small(Index a, Index b, Index c, Index d) {
+  return static_cast<std::size_t>(a | b | c | d) < std::size_t{1}
+                                                       << (std::numeric_limits<Index>::digits - 3) / 4;
+}
 /// Whether the number of bytes of elements [a, b, c, d] of `bytes` each fits an Index. An extent of 0 counts
-/// as 1: strides are products of some extents. Extents below 2^15 (32-bit Index: 2^7) fit for 8 bytes.
+/// as 1: strides are products of some extents.
 constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
-  if ((a | b | c | d) < Index{1} << (std::numeric_limits<Index>::digits - 3) / 4) return true;
+  if (are_small(a, b, c, d)) return true;
   return product_fits(
       {(std::max)(a, Index{1}), (std::max)(b, Index{1}), (std::max)(c, Index{1}), (std::max)(d, Index{1})},
       (std::numeric_limits<Index>::max)() / bytes);
+}
+/// check_extents of any extents. Not inline, so that a call with small extents costs one comparison.
+EIGEN_DONT_INLINE inline void check_large_extents(const char* name, const char* what, Index a, Index b,
+                                                  Index c, Index d, Index bytes) {
+  if ((a | b | c | d) < 0) throw_invalid(name, what, " must not be negative, got ", shape_text({a, b, c, d}));
+  if (!extents_fit(a, b, c, d, bytes))
+    throw_length(name, what, " must not exceed the address space, got ", shape_text({a, b, c, d}));
 }
 /// Throws if an extent is negative or the elements exceed the address space.
 ///
@@ -2270,9 +2287,7 @@ constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
 template <class T>
 void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d,
                    const char* what = "extents") {
-  if ((a | b | c | d) < 0) throw_invalid(name, what, " must not be negative, got ", shape_text({a, b, c, d}));
-  if (!extents_fit(a, b, c, d, Index(sizeof(T))))
-    throw_length(name, what, " must not exceed the address space, got ", shape_text({a, b, c, d}));
+  if (!are_small(a, b, c, d)) check_large_extents(name, what, a, b, c, d, Index(sizeof(T)));
 }
 /// Rejects int8 without scales.
 template <class T>
@@ -2745,6 +2760,12 @@ segments(const X&) -> segments<detail::integer_of<X>>;
 template <position_list X, position_list Y>
 segments(const X&, const Y&) -> segments<detail::integer_of<X>>;
 namespace detail {
+/// start + steps, clamped to the int64 range: a sum that wraps around could be inside a table.
+inline std::int64_t advance(std::int64_t start, std::int64_t steps) {
+  using limits = std::numeric_limits<std::int64_t>;
+  if (sum_is_position(start, steps)) return start + steps;
+  return steps > 0 ? (limits::max)() : (limits::min)();
+}
 /// The smallest and the largest position of a call. The range of a call without tokens is empty.
 struct position_range {
   std::int64_t smallest = (std::numeric_limits<std::int64_t>::max)();
@@ -2753,14 +2774,14 @@ struct position_range {
     smallest = (std::min)(smallest, position);
     largest = (std::max)(largest, position);
   }
+  /// Includes the positions of `tokens` tokens, the first of which is at `start`.
+  void include(std::int64_t start, std::int64_t tokens) {
+    if (tokens <= 0) return;
+    include(start);
+    include(advance(start, tokens - 1));
+  }
   bool empty() const { return largest < smallest; }
 };
-/// start + steps, clamped to the int64 range: a sum that wraps around could be inside a table.
-inline std::int64_t advance(std::int64_t start, std::int64_t steps) {
-  using limits = std::numeric_limits<std::int64_t>;
-  if (sum_is_position(start, steps)) return start + steps;
-  return steps > 0 ? (limits::max)() : (limits::min)();
-}
 // The forms of positions. Each has operator()(b, t), the position of token t of row b, and range(), which
 // checks lengths and returns the smallest and the largest position. Both functions clamp to the int64 range:
 // calls without a table accept every position and must not overflow.
@@ -2770,10 +2791,7 @@ struct contiguous_positions {
   std::int64_t operator()(Index /*b*/, Index t) const { return advance(start, t); }
   position_range range(const char* /*function*/, Index batch, Index tokens) const {
     position_range range;
-    if (batch > 0 && tokens > 0) {
-      range.include(start);
-      range.include(advance(start, tokens - 1));
-    }
+    if (batch > 0) range.include(start, tokens);
     return range;
   }
 };
@@ -2819,11 +2837,7 @@ struct started_rows {
     if (starts.size() != batch)
       throw_invalid(function, "row_starts must be [batch] = ", batch, ", got ", starts.size());
     position_range range;
-    if (tokens == 0) return range;
-    for (Index b = 0; b < batch; ++b) {
-      range.include(as_position(starts[b]));
-      range.include(advance(as_position(starts[b]), tokens - 1));
-    }
+    for (Index b = 0; b < batch; ++b) range.include(as_position(starts[b]), tokens);
     return range;
   }
 };
@@ -2862,13 +2876,8 @@ struct segmented_positions {
       throw_invalid(function, "segment starts must be empty or one per segment, got ", starts.size(), " for ",
                     offsets.size() - 1, " segments");
     position_range range;
-    for (Index s = 0; s + 1 < offsets.size(); ++s) {
-      const std::int64_t begin = as_position(offsets[s]), end = as_position(offsets[s + 1]);
-      if (end == begin) continue;
-      // Differences do not overflow: offsets start at 0 and do not decrease.
-      range.include(start_of(s));
-      range.include(advance(start_of(s), end - begin - 1));
-    }
+    for (Index s = 0; s + 1 < offsets.size(); ++s)  // no overflow: offsets start at 0 and do not decrease
+      range.include(start_of(s), as_position(offsets[s + 1]) - as_position(offsets[s]));
     return batch > 0 ? range : position_range{};
   }
   std::int64_t start_of(Index segment) const { return starts.empty() ? 0 : as_position(starts[segment]); }
@@ -3859,15 +3868,6 @@ bool same_inv_freq(const A& a, const B& b, double sign = 1) {
 #define ROPE_BASE_PARALLEL_HPP
 /// Threads of a call. The caller provides them, and the library never creates one.
 namespace rope::inline ROPE_ABI {
-namespace detail {
-/// Bodies of parallel loops, with which the concepts below test a type.
-struct any_body {
-  void operator()(Index /*piece*/) const {}
-};
-struct any_range_body {
-  void operator()(Index /*first*/, Index /*last*/) const {}
-};
-}  // namespace detail
 /// A caller's own threads, with two const member functions. `threads()` returns how many run at a time.
 /// `parallel_for(count, body)` calls body(i) once for every i in [0, count), in any order and on any thread,
 /// and returns when all are done. While a thread waits in parallel_for, it must not run other work that calls
@@ -3882,15 +3882,15 @@ struct any_range_body {
 ///       }
 ///     };
 template <class X>
-concept thread_source = requires(const X& threads) {
+concept thread_source = requires(const X& threads, void (&body)(Index)) {
   { threads.threads() } -> std::convertible_to<Index>;
-  threads.parallel_for(Index{}, detail::any_body{});
+  threads.parallel_for(Index{}, body);
 };
 /// Eigen::ThreadPoolDevice, or a type with its interface. It is used without an adapter.
 template <class X>
-concept eigen_thread_pool_device = requires(const X& device) {
+concept eigen_thread_pool_device = requires(const X& device, void (&body)(Index, Index)) {
   { device.numThreads() } -> std::convertible_to<Index>;
-  device.parallelFor(Index{}, {0.0, 0.0, 0.0}, detail::any_range_body{});
+  device.parallelFor(Index{}, {0.0, 0.0, 0.0}, body);
 };
 /// The types that a `threads` parameter accepts.
 template <class X>
@@ -4098,16 +4098,6 @@ inline A multiply_add(A a, A b, A c) {
   return a * b + c;
 #endif
 }
-namespace packet_search {
-/// The packet with n lanes among P, its half, the half of that, and so on.
-template <class P, int n>
-constexpr auto narrow() {
-  if constexpr (lanes<P> == n)
-    return std::type_identity<P>{};
-  else
-    return narrow<half_packet<P>, n>();
-}
-}  // namespace packet_search
 /// Whether channels of type T can be rotated in packets P of their arithmetic type.
 template <class T, class P>
 constexpr bool has_packets_of() {
@@ -4234,9 +4224,7 @@ EIGEN_ALWAYS_INLINE P multiply_subtract(const P& a, const P& b, const P& c) {
 template <class P>
 EIGEN_ALWAYS_INLINE P swap_neighbours(const P& a) {
   using A = typename Eigen::internal::unpacket_traits<P>::type;
-  using complex_packet =
-      typename decltype(packet_search::narrow<typename Eigen::internal::packet_traits<std::complex<A>>::type,
-                                              lanes<P> / 2>())::type;
+  using complex_packet = typename Eigen::internal::find_best_packet<std::complex<A>, lanes<P> / 2>::type;
   return Eigen::internal::pcplxflip(complex_packet(a)).v;
 }
 /// The lanes of P as 32-bit integers, for P of float.
@@ -5625,9 +5613,10 @@ void check_memory(const char* function, const head_view<T>&... views) {
   };
   (check_one(views), ...);
 }
-/// check_view and check_memory.
+/// check_view and check_memory. This function and check_rotation are declared inline: if g++ calls them, it
+/// stores every field of the view first, which takes as long as rotating a head.
 template <class T>
-void check_heads(const char* function, const head_view<T>& x) {
+inline void check_heads(const char* function, const head_view<T>& x) {
   check_view(function, x);
   check_memory(function, x);
 }
@@ -5651,12 +5640,15 @@ template <class T>
 void check_written(const char* function, const head_view<T>& x) {
   if constexpr (is_quantized<std::remove_const_t<T>>) check_written(function, x.scales);
   if (x.size() == 0) return;
-  for (const auto& [extent, stride] :
-       {std::pair(x.batch, x.batch_stride), {x.tokens, x.token_stride}, {x.heads, x.head_stride}})
+  const auto check_axis = [&](Index extent, Index stride) {
     if (extent > 1 && stride < x.head_dim && stride > -x.head_dim)
       throw_invalid(function, "the channels of a view that is written must not overlap, got a stride of ",
                     stride, " between heads of ", x.head_dim,
                     " channels; copy an expanded (broadcast) tensor first");
+  };
+  check_axis(x.batch, x.batch_stride);
+  check_axis(x.tokens, x.token_stride);
+  check_axis(x.heads, x.head_stride);
 }
 /// Replaces positions in a call of check_rotation if the smallest and largest position are known.
 struct known_range {
@@ -5755,8 +5747,8 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
 }
 /// Checks the view as well, before anything is written.
 template <class Layout, class T, class S, class Source>
-void check_rotation(const char* function, const head_view<T>& x, const placed_table<S>& table,
-                    const Source& positions) {
+inline void check_rotation(const char* function, const head_view<T>& x, const placed_table<S>& table,
+                           const Source& positions) {
   check_heads(function, x);
   check_rotation<Layout>(function, x.batch, x.tokens, x.head_dim, table, positions);
 }
@@ -6972,19 +6964,16 @@ class frequencies_code {
     const std::string& rule = group_.rule;
     if (!found_.empty()) return;
     const bool stretches = group_.rotary_dim() > 2;
-    if (rule == "linear") {
-      take(linear_scaling{}, "linear_scaling");
-    } else if (rule == "dynamic" && stretches) {
-      take(dynamic_ntk_scaling{}, "dynamic_ntk_scaling");
-    } else if (rule == "dynamic with alpha" && stretches && number("new_base") > 1) {
+    if (rule == "linear") take(linear_scaling{}, "linear_scaling");
+    if (rule == "dynamic" && stretches) take(dynamic_ntk_scaling{}, "dynamic_ntk_scaling");
+    if (rule == "dynamic with alpha" && stretches && number("new_base") > 1)
       take(alpha_scaling{}, "alpha_scaling");
-    } else if (rule == "yarn" && equal(group_.number("ext_factor", 1), 1)) {
-      try_yarn();
-    } else if (rule == "llama3" && number("high_freq_factor") >= number("low_freq_factor")) {
+    if (rule == "yarn" && equal(group_.number("ext_factor", 1), 1)) try_yarn();
+    if (rule == "llama3" && number("high_freq_factor") >= number("low_freq_factor"))
       take(llama3_scaling{}, "llama3_scaling");
-    } else if (rule == "proportional" && number("partial_rotary_factor") <= 1) {
+    if (rule == "proportional" && number("partial_rotary_factor") <= 1)
       take(proportional_scaling{}, "proportional_scaling");
-    } else if (rule == "ntk") {
+    if (rule == "ntk") {
       mixed_ntk_scaling mixed{};
       if (positive(number("mixed_b"))) mixed.mixed_b = 0;  // present, so `take` gives it the number
       if (mixed.mixed_b || group_.base * number("factor") > 1) take(mixed, "mixed_ntk_scaling");
@@ -7064,10 +7053,9 @@ inline std::string name_in_code(const std::string& layer_type) {
 template <class Model, class Group, class Layers>
 std::string options_code(const Model& model, const Group& group, const std::string& name,
                          const Layers& layers) {
-  const auto window_of = [&](std::size_t i) {
+  auto windows = layers_by(layers.size(), [&](std::size_t i) {  // each with places of its layers in the list
     return window_in(model.windows, std::max<Index>(layers[i], 0));
-  };
-  auto windows = layers_by(layers.size(), window_of);  // each with the places of its layers in the list
+  });
   std::string text;
   if (layers.empty()) {
     const bool unused = !model.layers().empty();
@@ -7088,18 +7076,17 @@ std::string options_code(const Model& model, const Group& group, const std::stri
       text += "/* " + which + ": the window is not known from this file, set attention_options yourself */\n";
       continue;
     }
+    const std::string tokens = window == 0 ? "_without_window" : "_window_" + std::to_string(window);
     if (chunk > 0)
       text += "/* " + which +
               " attend in chunks: before a call, set key_ranges of these options to the result "
               "of rope::chunk_ranges(" +
-              std::to_string(chunk) + ", {.queries = queries, .keys = keys}) */\n";
+              std::to_string(chunk) + ", {.queries = queries, .keys = keys}) */\n" +
+              "rope::attention_options " + name + "_in_chunks";
     else if (windows.size() > 1)
-      text += "/* " + which + " */\n";
-    text += (chunk > 0 ? "rope::attention_options " : "const rope::attention_options ") + name;
-    if (chunk > 0)
-      text += "_in_chunks";
-    else if (windows.size() > 1)
-      text += window == 0 ? "_without_window" : "_window_" + std::to_string(window);
+      text += "/* " + which + " */\nconst rope::attention_options " + name + tokens;
+    else
+      text += "const rope::attention_options " + name;
     text += " = {";
     std::string set;
     const auto add = [&](const std::string& field) { set += (set.empty() ? "" : ", ") + field; };
@@ -7474,8 +7461,10 @@ class json_reader {
   json_reader(const J* object, std::string path) : object_(object), path_(std::move(path)) {}
   const std::string& path() const { return path_; }
   /// Treats these keys as absent from now on.
-  void hide(std::vector<std::string> keys) { hidden_ = std::move(keys); }
-  bool hides(std::string_view key) const { return contains(hidden_, key); }
+  ///
+  /// \param keys  with a space between two of them
+  void hide(std::string keys) { hidden_ = std::move(keys); }
+  bool hides(std::string_view key) const { return is_listed(hidden_, key); }
   /// The value of a key, or nullptr if the key is absent or its value is null. Both mean the same in most
   /// files. is_null tells them apart, and null has no assumed number.
   const J* find(std::string_view key) {
@@ -7635,7 +7624,8 @@ class json_reader {
   const J* object_;
   std::string path_;
   std::vector<assumption> assumed_ = {}, replaced_ = {};
-  std::vector<std::string> asked_, hidden_;
+  std::vector<std::string> asked_;
+  std::string hidden_;
 };
 /// Adds the keys about positions in a dictionary and in those inside it, each with its path. Does not search
 /// inside a key that was added, or below `deepest` levels.
@@ -7774,13 +7764,13 @@ class gguf_reader {
 namespace rope::inline ROPE_ABI::detail {
 /// The schedule of sliding layers.
 enum class sliding_rule {
-  not_known,
-  as_full,   // the scaling of the other layers, and their base if rope.freq_base_swa is absent
-  same,      // as as_full, but rope.freq_base_swa is not read
-  unscaled,  // the base of the other layers, no scaling
-  bare,      // as unscaled, and m = 1
-  own_base,  // rope.freq_base_swa, 10000 if it is absent; no scaling
-  plain      // rope.freq_base_swa, the base of the other layers if it is absent; no scaling, and m = 1
+  not_known,  // of an unknown architecture, whose layers are not scaled if they slide
+  as_full,    // the scaling of the other layers, and their base if rope.freq_base_swa is absent
+  same,       // as as_full, but rope.freq_base_swa is not read
+  unscaled,   // the base of the other layers, no scaling
+  bare,       // as unscaled, and m = 1
+  own_base,   // rope.freq_base_swa, 10000 if it is absent; no scaling
+  plain       // rope.freq_base_swa, the base of the other layers if it is absent; no scaling, and m = 1
 };
 /// The meaning of x = rope.scaling.yarn_log_multiplier. g(k) is 0.1 k ln(factor) + 1, or 1 if factor <= 1.
 enum class log_multiplier {
@@ -7831,7 +7821,7 @@ struct gguf_record {
   bool all_slide = false;      // every layer that attends slides, if the file has a window
   bool window_varies = false;  // some versions of llama.cpp do not read attention.sliding_window
   bool full_rotate = true;     // false: layers that attend fully do not rotate if others slide
-  sliding_rule sliding = sliding_rule::not_known;
+  sliding_rule sliding = sliding_rule::as_full;
   window_kind window = window_kind::back;
   bool causal = true;                 // false: as in Hugging Face, for any attention.causal
   bool sink_logits = false;           // a learned logit per query head, in a tensor
@@ -7883,7 +7873,7 @@ std::span<const Record> gguf_records() {
   using enum log_multiplier;
   using enum pattern_form;
   static constexpr Record records[] = {
-      {.names = "afmoe", .period = 4, .needs_window = true, .sliding = as_full, .no_rope_every = 4},
+      {.names = "afmoe", .period = 4, .needs_window = true, .no_rope_every = 4},
       {.names =
            "apertus bailingmoe2 bitnet codeshell dbrx dots1 eurobert exaone falcon falcon-h1 gemma glm4moe "
            "gptneox grovemoe hunyuan-moe hy_v3 jais2 jina-bert-v3 minimax-m2 nemotron nomic-bert "
@@ -7938,24 +7928,13 @@ std::span<const Record> gguf_records() {
        .layout = interleaved,
        .last_channels = true,
        .pattern = list,
-       .sliding = as_full,
        .needs_pattern = true,
        .needs_swa_base = true},
       {.names = "dream llada-moe rnd1", .causal = false},
-      {.names = "exaone-moe", .period = 4, .full_rotate = false, .sliding = as_full},
-      {.names = "exaone4",
-       .period = 4,
-       .default_window = 4096,
-       .period_layers = 64,
-       .full_rotate = false,
-       .sliding = as_full},
+      {.names = "exaone-moe", .period = 4, .full_rotate = false},
+      {.names = "exaone4", .period = 4, .default_window = 4096, .period_layers = 64, .full_rotate = false},
       {.names = "gemma-embedding", .period = 6, .sliding = own_base, .window = both_sides, .causal = false},
-      {.names = "gemma2",
-       .period = 2,
-       .default_window = 4096,
-       .sliding = as_full,
-       .wide_layers = 46,
-       .softcap = 50},
+      {.names = "gemma2", .period = 2, .default_window = 4096, .wide_layers = 46, .softcap = 50},
       {.names = "gemma3", .period = 6, .needs_window = true, .sliding = own_base, .wide_layers = 62},
       {.names = "gemma3n", .period = 5, .sliding = own_base, .scale = one},
       {.names = "gemma4 gemma4-assistant", .pattern = list, .sliding = own_base, .scale = one},
@@ -7974,7 +7953,7 @@ std::span<const Record> gguf_records() {
        .indexer = first_interleaved,
        .scores_grow = true},
       {.names = "glm4", .layout = interleaved, .half_split_sections = true},
-      {.names = "gpt-oss", .period = 2, .sliding = as_full, .sink_logits = true},
+      {.names = "gpt-oss", .period = 2, .sink_logits = true},
       {.names = "granite granitehybrid granitemoe graniteswitch",
        .layout = interleaved,
        .scale = of_key,
@@ -8004,11 +7983,10 @@ std::span<const Record> gguf_records() {
       {.names = "llama4",
        .layout = interleaved,
        .period = 4,
-       .sliding = as_full,
        .window = chunks,
        .no_rope_every = 4,
        .temperature = fixed},
-      {.names = "maple", .pattern = list, .full_rotate = false, .sliding = as_full, .needs_pattern = true},
+      {.names = "maple", .pattern = list, .full_rotate = false, .needs_pattern = true},
       {.names = "mellum", .period = 4, .pattern = either, .needs_window = true, .sliding = bare},
       {.names = "mimo2", .pattern = list, .sliding = own_base, .sink_logits = true, .sinks_slide = true},
       {.names = "minicpm3", .last_channels = true},
@@ -8054,11 +8032,10 @@ std::span<const Record> gguf_records() {
        .full_first = true,
        .needs_window = true,
        .fixed_window = 4096,
-       .sliding = as_full,
        .no_rope_every = 4,
        .no_rope_first = true},
       {.names = "smollm3", .layout = interleaved, .no_rope_every = 4},
-      {.names = "spark2_5", .pattern = list, .sliding = as_full, .needs_pattern = true},
+      {.names = "spark2_5", .pattern = list, .needs_pattern = true},
       {.names = "step35", .pattern = list, .sliding = own_base, .needs_pattern = true, .half_of_full = true},
   };
   return records;
@@ -8109,6 +8086,13 @@ void check_layer_list(std::size_t length, Index layers, const char* what, const 
     refuse(std::string("must have ") + what + ", " + std::to_string(layers) + got);
   if (length > static_cast<std::size_t>(max_layers))
     refuse("must have one value per layer, at most " + std::to_string(max_layers) + got);
+}
+inline bool is_zero(double x) { return equal(x, 0); }
+/// Adds the numbers of the layers whose value in the list holds.
+template <class List, class Holds>
+void add_layers_where(std::vector<Index>& layers, const List& list, const Holds& holds) {
+  for (std::size_t i = 0; i < list.size(); ++i)
+    if (holds(list[i])) layers.push_back(static_cast<Index>(i));
 }
 /// The layer types of DeepSeek V4, from the number of tokens that each layer compresses into a key.
 ///
@@ -8374,14 +8358,10 @@ struct gguf_layers {
     const char* what =
         count > 0 ? "block_count values" : "as many values as attention.sliding_window_pattern";
     std::vector<Index> without;
-    const auto add_where = [&](const std::vector<double>& list, bool zero) {
-      for (std::size_t i = 0; i < list.size(); ++i)
-        if (equal(list[i], 0) == zero) without.push_back(static_cast<Index>(i));
-    };
     if (const auto list = reader.numbers_if_list(heads, range::whole))
-      add_where(fitting(heads, listed(), *list, what), true);
+      add_layers_where(without, fitting(heads, listed(), *list, what), is_zero);
     if (const auto flags = reader.numbers(recurrent, range::zero_or_one)) {
-      add_where(fitting(recurrent, listed(), *flags, what), false);
+      add_layers_where(without, fitting(recurrent, listed(), *flags, what), std::not_fn(is_zero));
     } else if (record.attends_every > 0) {
       const Index period = reader.index("full_attention_interval").value_or(record.attends_every);
       for (Index i = 0; i < listed(); ++i)
@@ -8434,8 +8414,7 @@ struct gguf_layers {
       model.layers_without_sinks = without;
       return;
     }
-    for (std::size_t i = 0; i < sliding.size(); ++i)
-      if (!sliding[i]) model.layers_without_sinks.push_back(static_cast<Index>(i));
+    add_layers_where(model.layers_without_sinks, sliding, std::logical_not<bool>());
     model.warn("sink logits are assumed in layers that slide, and in no others, as in the models of " +
                reader.architecture() +
                " that are known; a layer has them where the file has blk.N.attn_sinks.weight");
@@ -8471,12 +8450,9 @@ struct gguf_layers {
   std::vector<Index> without_rope() const {
     std::vector<Index> without = without_attention();
     constexpr const char* name = "attention.rope_pattern";
-    if (const auto rotates = record.rope_pattern ? reader.numbers(name, range::zero_or_one)
-                                                 : std::optional<std::vector<double>>()) {
-      const std::vector<double> list = fitting(name, count, *rotates);
-      for (std::size_t i = 0; i < list.size(); ++i)
-        if (equal(list[i], 0)) without.push_back(static_cast<Index>(i));
-    }
+    if (record.rope_pattern)
+      if (const auto rotates = reader.numbers(name, range::zero_or_one))
+        add_layers_where(without, fitting(name, count, *rotates), is_zero);
     const Index dense =
         record.dense_rotate ? reader.index("leading_dense_block_count", range::whole).value_or(0) : 0;
     // If no layer of Llama 4 or SmallThinker slides, llama.cpp sets the period of unrotated layers to the
@@ -8722,15 +8698,16 @@ struct magnified_linear {
 void record(auto& numbers, const magnified_linear& rule, const schedule&) {
   if (!equal(rule.factor, 1)) numbers.push_back({"factor", rule.factor});
 }
-/// The divisors of a GGUF file, or none. Converters write 1e30 instead of infinity for a pair that does not
-/// rotate (Gemma 4).
+/// The divisors of frequencies in a GGUF file, for layers that are scaled, and the tensor that has them.
+/// Converters write 1e30 instead of infinity for a pair that does not rotate (Gemma 4).
 struct ggml_pair_factors {
-  pair_factor_scaling divisors;
+  const char* tensor = nullptr;  // null: no such tensor in the file, and no divisors
+  std::vector<double> list = {};
   void apply(schedule& axis) const {
-    if (divisors.factors.empty()) return;
-    divisors.apply(axis);
+    if (list.empty()) return;
+    pair_factor_scaling{list}.apply(axis);
     for (Index i = 0; i < axis.inv_freq.size(); ++i)
-      if (divisors.factors[static_cast<std::size_t>(i)] >= 0.999e30) axis.inv_freq(i) = 0;
+      if (list[static_cast<std::size_t>(i)] >= 0.999e30) axis.inv_freq(i) = 0;
   }
 };
 // The head, the base and the rotated channels of a GGUF file's layers, sliding or not.
@@ -8738,11 +8715,6 @@ struct ggml_pair_factors {
 struct rotated_channels {
   Index count;
   const char* key;
-};
-/// The divisors of frequencies in a file, for layers that are scaled, and the tensor that has them.
-struct gguf_pair_factors {
-  const char* tensor = nullptr;  // null: no such tensor in the file
-  std::vector<double> list = {};
 };
 /// What the record and the file give for layers with one schedule.
 struct gguf_schedule_terms {
@@ -8767,7 +8739,7 @@ struct gguf_schedule {
   const gguf_reader<L>& reader;
   const gguf_record& record;
   const model_draft& model;        // with its query_heads and max_position, 0: unknown
-  gguf_pair_factors factors = {};  // the result of read_pair_factors
+  ggml_pair_factors factors = {};  // the result of read_pair_factors
   /// The value of the first of these keys that exists. Otherwise the width of the model divided by its heads.
   Index head_dim(bool slides) const {
     const auto own = reader.index("attention.key_length_mla_swa");
@@ -8826,7 +8798,7 @@ struct gguf_schedule {
     if (factors.tensor == nullptr) return {};
     if (static_cast<Index>(factors.list.size()) < pairs)
       reader.refuse(factors.tensor, "must have one value per pair, ", pairs, ", got ", factors.list.size());
-    return {{{factors.list.begin(), factors.list.begin() + pairs}}};
+    return {factors.tensor, {factors.list.begin(), factors.list.begin() + pairs}};
   }
   /// The context length before scaling, for YaRN and for the choice between short and long factors. 0:
   /// unknown.
@@ -8835,7 +8807,7 @@ struct gguf_schedule {
         .value_or(model.max_position);
   }
   /// The tensor rope_freqs if the file has it, otherwise the list of long or short factors.
-  gguf_pair_factors read_pair_factors(double length) const {
+  ggml_pair_factors read_pair_factors(double length) const {
     const char* by_length =
         length > original_max_position() ? "rope_factors_long.weight" : "rope_factors_short.weight";
     for (const char* tensor : {"rope_freqs.weight", by_length})
@@ -8924,7 +8896,7 @@ struct gguf_schedule {
     layer_group result = equal(scaling.ext_factor, 0)
                              ? derive(unblended, layers.rotary_dim, layers.base, linear, divisors)
                              : yarn_of(layers, scaling, divisors);
-    if (!divisors.divisors.factors.empty())
+    if (!divisors.list.empty())
       result.rule = result.rule == "default" ? "pair factors" : result.rule + ", pair factors";
     result.softmax_multiplier = score_growth(scaling);
     return result;
@@ -9004,6 +8976,7 @@ class gguf_importer {
       reader_.refuse("general.architecture",
                      "is not an architecture whose layout is known; name the layout in the options, got ",
                      reader_.architecture(), "; for those that are known see include/rope/models/README.md");
+    record_.sliding = sliding_rule::not_known;
     record_.multiplier = log_multiplier::as_given;
     record_.yarn = yarn_keys::all;
     if (known) record_ = *known;
@@ -9166,7 +9139,8 @@ class gguf_importer {
     if (kinds.size() == 1 && layers_.sliding.empty()) model_.types.clear();  // one group without a name
   }
   /// In llama.cpp, the architecture decides whether sliding layers are scaled. Throws for an unknown
-  /// architecture with sliding layers and scaling, and warns if the record does not say it.
+  /// architecture with sliding layers and scaling, and warns of scaling for layers of several groups that the
+  /// record does not describe.
   void note_scaling() {
     if (record_.names.empty() && model_.sliding_window > 0 && model_.groups.front().rule != "default")
       reader_.refuse(
@@ -9174,7 +9148,8 @@ class gguf_importer {
           "is no known architecture, and this one both slides and scales: which layers are scaled is "
           "not known, got ",
           reader_.architecture(), "; make the model_rope yourself");
-    if (model_.groups.size() < 2 || record_.sliding != sliding_rule::not_known || record_.compressed) return;
+    const bool described = may_slide(record_) && record_.sliding != sliding_rule::not_known;
+    if (model_.groups.size() < 2 || described) return;
     for (const layer_group& group : model_.groups)
       if (group.rule != "default") {
         const char* which = layers_.none_slides() ? " is applied to every layer"
@@ -9193,7 +9168,8 @@ class gguf_importer {
     const bool plain =
         record_.whole_head ||
         (slides && (record_.sliding == sliding_rule::plain || record_.sliding == sliding_rule::bare));
-    const bool as_full = record_.sliding == sliding_rule::as_full || record_.sliding == sliding_rule::same;
+    const bool as_full = !record_.compressed &&
+                         (record_.sliding == sliding_rule::as_full || record_.sliding == sliding_rule::same);
     layer_group group = schedule_.frequencies_of({.rotary_dim = rotary_dim,
                                                   .base = base,
                                                   .unscaled = plain || (slides && !as_full),
@@ -9312,82 +9288,64 @@ model_rope import_gguf(const L& lookup, const gguf_options& options = {}) {
 /// The keys of a config.json that classes of Hugging Face transformers read, and their default sizes.
 namespace rope::inline ROPE_ABI::detail {
 // Keys of a config.json that only some classes read. In files of other classes they have no effect.
-/// A key, and the architectures whose classes read it.
-struct key_of_few {
-  const char* key;
-  std::string_view readers;
-};
-/// The keys that change a description but are not read by the class of the architecture.
+/// The keys that change a description but are not read by the class of the architecture, with a space between
+/// two keys.
 ///
 /// Source: Hugging Face transformers, models/*/configuration_*.py and modeling_*.py, 2026-08-19. For models
 /// with their own classes (ChatGLM, Qwen, MiniMax), see their configuration files
-inline std::vector<std::string> keys_not_read(const hugging_face_record& record) {
-  static constexpr std::string_view periods =
-      " cohere2 cohere2moe embeddinggemma2 exaone4 exaone45 exaonemoe gemma3 plamo3 t5gemma2 "
-      "t5gemma2decoder ";
-  static constexpr key_of_few keys[] = {
-      {"_sliding_window_pattern", periods},
-      {"add_full_attention_sink_bias", " mimov2 mimov2flash "},
-      {"add_swa_attention_sink_bias", " mimov2 mimov2flash "},
-      {"attention_head_dim", " hunyuan hunyuanvl minimaxmusic3transformer1d stableaudiodit zamba2 "},
-      {"attn_config", " dbrx "},
-      {"attn_logit_softcapping", " gemma2 grok1 t5gemmamodule vaultgemma "},
-      {"global_attn_every_n_layers", " afmoe modernbert modernbertdecoder "},
-      {"global_head_dim", " diffusiongemma embeddinggemma2 gemma4 gemma4unified "},
-      {"global_rope_theta", " modernbert modernbertdecoder "},
-      {"hidden_size_per_head", " plamo2 "},
-      {"kv_channels", " chatglm jetmoe qwen zamba2 "},
-      {"local_attention", " modernbert modernbertdecoder "},
-      {"local_rope_theta", " modernbert modernbertdecoder "},
-      {"max_seq_len", " dbrx step3 "},
-      {"no_rope_layer_interval", " llama4 smollm3 "},
-      {"no_rope_layers", " llama4 smollm3 "},
-      {"per_layer_config", " diffusiongemma embeddinggemma2 gemma4 gemma4unified "},
-      {"prefix_dense_sliding_window_pattern", " cohere2moe "},
-      {"rope_base", " omnigentransformer2d "},
-      {"rope_freq_constant", " openelm "},
+inline std::string keys_not_read(const hugging_face_record& record) {
+  static constexpr struct {
+    std::string_view keys, readers;  // the architectures whose classes read the keys
+  } of_few[] = {
+      {"_sliding_window_pattern sliding_window_pattern",
+       "cohere2 cohere2moe embeddinggemma2 exaone4 exaone45 exaonemoe gemma3 plamo3 t5gemma2 "
+       "t5gemma2decoder"},
+      {"add_full_attention_sink_bias add_swa_attention_sink_bias swa_head_dim", "mimov2 mimov2flash"},
+      {"attention_head_dim", "hunyuan hunyuanvl minimaxmusic3transformer1d stableaudiodit zamba2"},
+      {"attn_config", "dbrx"},
+      {"attn_logit_softcapping", "gemma2 grok1 t5gemmamodule vaultgemma"},
+      {"global_attn_every_n_layers", "afmoe modernbert modernbertdecoder"},
+      {"global_head_dim per_layer_config", "diffusiongemma embeddinggemma2 gemma4 gemma4unified"},
+      {"global_rope_theta local_attention local_rope_theta", "modernbert modernbertdecoder"},
+      {"hidden_size_per_head", "plamo2"},
+      {"kv_channels", "chatglm jetmoe qwen zamba2"},
+      {"max_seq_len", "dbrx step3"},
+      {"no_rope_layer_interval no_rope_layers", "llama4 smollm3"},
+      {"prefix_dense_sliding_window_pattern", "cohere2moe"},
+      {"rope_base", "omnigentransformer2d"},
+      {"rope_freq_constant", "openelm"},
       {"rope_interleave",
-       " axk1 deepseekv3 gigachat35 glm4moelite joyaillmflash kimik2 mistral4 youtu youtuvl "},
-      {"rope_local_base_freq", " gemma3 gemma3n t5gemma2 t5gemma2decoder "},
-      {"rope_local_theta", " plamo3 "},
-      {"rope_pct", " stablelm stablelmepoch zaya1vl "},
-      {"rope_ratio", " chatglm "},
-      {"rope_scaling_factor", " plamo3 "},
-      {"rope_scaling_layers", " molmo2 "},
-      {"rotary_base", " zaya1vl "},
+       "axk1 deepseekv3 gigachat35 glm4moelite joyaillmflash kimik2 mistral4 youtu youtuvl"},
+      {"rope_local_base_freq", "gemma3 gemma3n t5gemma2 t5gemma2decoder"},
+      {"rope_local_theta rope_scaling_factor window_size", "plamo3"},
+      {"rope_pct", "stablelm stablelmepoch zaya1vl"},
+      {"rope_ratio", "chatglm"},
+      {"rope_scaling_layers", "molmo2"},
+      {"rotary_base", "zaya1vl"},
       {"rotary_dim", rotary_dim_in_file},
-      {"rotary_emb_base", " gptneox gptneoxjapanese nomicbert qwen xlmrobertaflash "},
-      {"rotary_emb_fraction", " nomicbert "},
-      {"rotary_emb_interleaved", " nomicbert "},
-      {"rotary_pct", " gptneox gptneoxjapanese qwen "},
-      {"sliding_window_pattern", periods},
-      {"sliding_window_size", " mimov2 mimov2flash smallthinker "},
-      {"swa_head_dim", " mimov2 mimov2flash "},
+      {"rotary_emb_base", "gptneox gptneoxjapanese nomicbert qwen xlmrobertaflash"},
+      {"rotary_emb_fraction rotary_emb_interleaved", "nomicbert"},
+      {"rotary_pct", "gptneox gptneoxjapanese qwen"},
+      {"sliding_window_size", "mimov2 mimov2flash smallthinker"},
       {"use_bidirectional_attention", look_ahead_if_asked},
-      {"window_size", " plamo3 "},
-      {"yarn_only_types", " step3p5 "},
+      {"yarn_only_types", "step3p5"},
   };
-  static constexpr key_of_few not_keys[] = {
-      // all classes read these keys, except the classes listed here
-      {"partial_rotary_factor", " gptneox gptneoxjapanese "},
-      {"rope_scaling", " cohere2moe panguultramoe "},
-  };
-  std::vector<std::string> hidden;
+  std::string hidden;
   if (record.names.empty()) return hidden;
-  for (const key_of_few& one : keys)
-    if (!is_listed(one.readers, record.names)) hidden.emplace_back(one.key);
-  for (const key_of_few& one : not_keys)
-    if (is_listed(one.readers, record.names)) hidden.emplace_back(one.key);
+  const auto hide = [&](std::string_view keys) { hidden.append(" ").append(keys); };
+  for (const auto& one : of_few)
+    if (!is_listed(one.readers, record.names)) hide(one.keys);
+  if (is_listed("gptneox gptneoxjapanese", record.names)) hide("partial_rotary_factor");
+  if (is_listed("cohere2moe panguultramoe", record.names)) hide("rope_scaling");
   for (const char* key : {"attn_type_list", "full_attention_interval", "hybrid_layer_pattern",
                           "layer_group_size", "mamba_step", "rope_layout", "sliding_window_layout"})
-    if (record.pattern.key != key && record.type_ones != key && record.rope_ones != key)
-      hidden.emplace_back(key);
-  if (!record.slides.if_asked) hidden.emplace_back("use_sliding_window");
-  if (!reads_window(record)) hidden.emplace_back("sliding_window");
-  if (record.indexer == indexer_kind::no_indexer) hidden.emplace_back("indexer_rope_interleave");
+    if (record.pattern.key != key && record.type_ones != key && record.rope_ones != key) hide(key);
+  if (!record.slides.if_asked) hide("use_sliding_window");
+  if (!reads_window(record)) hide("sliding_window");
+  if (record.indexer == indexer_kind::no_indexer) hide("indexer_rope_interleave");
   // In Motif 3 these keys name another model than the record's.
   if (!record.latent && !record.last_channels && record.names != "motif")
-    for (const char* key : {"qk_nope_head_dim", "qk_rope_head_dim"}) hidden.emplace_back(key);
+    hide("qk_nope_head_dim qk_rope_head_dim");
   return hidden;
 }
 /// The architectures whose classes read partial_rotary_factor also if the rope type is default. With this
@@ -9973,6 +9931,7 @@ std::span<const Record> hugging_face_plain_records() {
   using enum query_growth;
   using enum which_slide;
   constexpr bool if_asked = true;
+  constexpr std::string_view normalised_later = "queries and keys are normalised after rotation";
   constexpr std::string_view longcat_scales =
       "queries are multiplied by sqrt(hidden_size / q_lora_rank) before rotation, unless mla_scale_q_lora is "
       "false, and latents that become keys and values by sqrt(hidden_size / kv_lora_rank), unless "
@@ -10043,7 +10002,7 @@ std::span<const Record> hugging_face_plain_records() {
       {.names = "hunyuan",
        .base = 0,
        .note = "queries and keys are normalised after they rotated, and with use_cla layers share keys"},
-      {.names = "hunyuanv1dense hunyuanv1moe", .note = "queries and keys are normalised after rotation"},
+      {.names = "hunyuanv1dense hunyuanv1moe", .note = normalised_later},
       {.names = "hunyuanvl",
        .xdrope = true,
        .note =
@@ -10113,10 +10072,7 @@ std::span<const Record> hugging_face_plain_records() {
        .window = {2048},
        .slides = {every},
        .types_slide = true},
-      {.names = "nanochat",
-       .base = 0,
-       .backwards = true,
-       .note = "queries and keys are normalised after rotation"},
+      {.names = "nanochat", .base = 0, .backwards = true, .note = normalised_later},
       {.names = "nemotronlabsdiffusion",
        .base = 1e6,
        .head_dim = 128,
@@ -10195,11 +10151,7 @@ std::span<const Record> hugging_face_plain_records() {
       {.names = "spark25", .theta_unread = true, .pattern = {1}},
       {.names = "starcoder2", .slides = {every}},
       {.names = "step3", .base = 500000, .head_dim = 256},
-      {.names = "talkie",
-       .base = 1e6,
-       .head_dim = 128,
-       .backwards = true,
-       .note = "queries and keys are normalised after rotation"},
+      {.names = "talkie", .base = 1e6, .head_dim = 128, .backwards = true, .note = normalised_later},
       {.names = "telechat telechat2",
        .note = "the class of the model stretches the base for more than base_seqlen tokens, and raises m for "
                "more than training_seqlen, but vLLM does neither, as here"},
@@ -11104,27 +11056,21 @@ struct rope_dictionary {
     constexpr const char* key = "original_max_position_embeddings";
     const auto inside = keys.number(key, range::above_one), beside = text.number(key, range::above_one);
     const double by_class = defaults.original_max_position;
-    if (beside && by_type) {
-      if (!inside)
-        model.warn_once(text.path() + key +
-                        " is not read beside dictionaries for types of layers; write it into " +
-                        keys.path().substr(0, keys.path().size() - 1));
-      else if (!equal(*inside, *beside))
-        model.warn_once(text.path() + key + " is overruled by " + keys.path() + key);
-    }
-    if (beside && !by_type) {
-      if (inside && !equal(*inside, *beside))
-        model.warn_once(keys.path() + key + " is overruled by " + text.path() + key);
-      return *beside;
-    }
+    const std::string path = keys.path() + key, path_beside = text.path() + key;
+    if (beside && by_type && !inside)
+      model.warn_once(path_beside + " is not read beside dictionaries for types of layers; write it into " +
+                      keys.path().substr(0, keys.path().size() - 1));
+    if (beside && inside && !equal(*inside, *beside))
+      model.warn_once((by_type ? path_beside : path) + " is overruled by " + (by_type ? path : path_beside));
+    if (beside && !by_type) return *beside;
     if (inside) {
       if (by_class > 0 && !equal(*inside, by_class))
-        model.warn_once(keys.path() + key + " holds; the class of " + model.architecture +
+        model.warn_once(path + " holds; the class of " + model.architecture +
                         " reads that key only next to the dictionary, and would take " +
                         exact_digits(by_class));
       return *inside;
     }
-    const std::string assumed = (by_type ? keys.path() : text.path()) + key + " is not given; assumed ";
+    const std::string assumed = (by_type ? path : path_beside) + " is not given; assumed ";
     if (by_class > 0) {
       model.warn_once(assumed + exact_digits(by_class) + ", the default of " + model.architecture);
       return by_class;
@@ -11170,7 +11116,12 @@ struct rope_dictionary {
       return derive("dynamic", rotary_dim, base,
                     dynamic_ntk_scaling{.factor = factor(), .max_position = context(), .length = length});
     }
-    if (type == "yarn" || type == "telechat3-yarn") return derive_yarn(type, rotary_dim, base);
+    if (type == "yarn" || type == "telechat3-yarn") {
+      const yarn_scaling rule = yarn(type);
+      layer_group result = derive("yarn", rotary_dim, base, rule);
+      result.softmax_multiplier = softmax_multiplier(rule);
+      return result;
+    }
     if (type == "longrope") return derive("longrope", rotary_dim, base, longrope(rotary_dim / 2, length));
     if (type == "llama3") return derive("llama3", rotary_dim, base, llama3());
     if (type == "proportional") {
@@ -11210,6 +11161,9 @@ struct rope_dictionary {
             : factor();
     yarn.beta_fast = or_default(keys.number("beta_fast", range::not_negative).value_or(0), yarn.beta_fast);
     yarn.beta_slow = or_default(keys.number("beta_slow", range::not_negative).value_or(0), yarn.beta_slow);
+    if (yarn.beta_fast < yarn.beta_slow)
+      keys.refuse("beta_fast", "must be at least beta_slow, got ", exact_digits(yarn.beta_fast), " and ",
+                  exact_digits(yarn.beta_slow));
     yarn.truncate = keys.boolean("truncate").value_or(true);
     yarn.attention_factor = keys.number("attention_factor", range::positive);
     if (!yarn.attention_factor && defaults.form == dictionary_form::compressed) yarn.attention_factor = 1;
@@ -11221,15 +11175,6 @@ struct rope_dictionary {
     yarn.mscale = keys.number("mscale", range::not_negative);
     yarn.mscale_all_dim = keys.number("mscale_all_dim", range::not_negative);
     return yarn;
-  }
-  layer_group derive_yarn(const std::string& type, Index rotary_dim, double base) {
-    const yarn_scaling rule = yarn(type);
-    if (rule.beta_fast < rule.beta_slow)
-      keys.refuse("beta_fast", "must be at least beta_slow, got ", exact_digits(rule.beta_fast), " and ",
-                  exact_digits(rule.beta_slow));
-    layer_group result = derive("yarn", rotary_dim, base, rule);
-    result.softmax_multiplier = softmax_multiplier(rule);
-    return result;
   }
   longrope_scaling longrope(Index pairs, double length) {
     longrope_scaling longrope{.short_factor = keys.required_numbers("short_factor", range::positive, needed),
@@ -11674,12 +11619,8 @@ struct hugging_face_layers {
   /// \param typed  the number of layers that have a type, or 0
   std::vector<Index> named_without_rope(std::size_t typed) const {
     std::vector<Index> without;
-    const auto add_zeros = [&](const std::vector<double>& list) {
-      for (std::size_t i = 0; i < list.size(); ++i)
-        if (equal(list[i], 0)) without.push_back(to_index(i));
-    };
     if (const auto listed = bases()) {
-      add_zeros(*listed);
+      add_layers_where(without, *listed, is_zero);
       return without;
     }
     const std::string_view key = list_of_rotated(defaults);
@@ -11688,7 +11629,7 @@ struct hugging_face_layers {
       const std::vector<double> rotates = *fitting(key, given);
       if (typed > 0 && rotates.size() != typed)
         text.refuse(key, "must have as many values as layer_types, ", typed, ", got ", rotates.size());
-      add_zeros(rotates);
+      add_layers_where(without, rotates, is_zero);
       return without;
     }
     const Index period = text.index("no_rope_layer_interval").value_or(defaults.no_rope_every);
@@ -12139,7 +12080,7 @@ struct hugging_face_groups {
     const auto count = layers.empty() ? std::nullopt : std::optional(to_index(layers.size()));
     const auto bases = hugging_face_layers<J>{text, defaults, count}.bases();
     if (!bases) return false;
-    if (std::all_of(bases->begin(), bases->end(), [](double base) { return detail::equal(base, 0); }))
+    if (std::all_of(bases->begin(), bases->end(), is_zero))
       text.refuse("layer_rope_theta", "must not be 0 for every layer: then none rotates");
     if (defaults.one_base) {
       add_group_of_one_base(given, path, *bases);
@@ -12166,7 +12107,7 @@ struct hugging_face_groups {
   /// rope_theta, the base is the common base in its list.
   void add_group_of_one_base(const J* given, const std::string& path, const std::vector<double>& bases) {
     std::vector<double> distinct = bases;
-    std::erase_if(distinct, [](double base) { return detail::equal(base, 0); });
+    std::erase_if(distinct, is_zero);
     sort_distinct(distinct);
     const bool in_file = text.has("rope_theta") || (given && given->contains("rope_theta"));
     const bool by_list = !in_file && distinct.size() == 1;
@@ -12225,8 +12166,8 @@ struct hugging_face_groups {
     }
     if (defaults.form == dictionary_form::base_per_layer && text.has("layer_rope_theta"))
       text.refuse("layer_rope_theta", "must not be next to a dictionary for each type of layers");
-    for (std::size_t i = 0; i < model.types.size(); ++i)
-      if (contains(unrotated, model.types[i])) model.without_rope.push_back(static_cast<Index>(i));
+    add_layers_where(model.without_rope, model.types,
+                     [&](const std::string& type) { return contains(unrotated, type); });
     sort_distinct(model.without_rope);
     for (const std::string& key : beside)
       model.warn(path + key + " is next to the layer types and has no effect");
@@ -12530,9 +12471,8 @@ class hugging_face_importer {
       model_.warn(text_.path() + "num_hidden_layers is not given: only layers that " +
                   (of_sliding ? "slide" : "attend fully") + " have sink logits");
     if (of_sliding != of_full)
-      for (std::size_t i = 0; i < model_.types.size(); ++i)
-        if ((model_.types[i] == defaults_.full_type ? of_full : of_sliding) == false)
-          model_.layers_without_sinks.push_back(static_cast<Index>(i));
+      add_layers_where(model_.layers_without_sinks, model_.types,
+                       [&](const std::string& type) { return (type == defaults_.full_type) != of_full; });
     const auto size = text_.number("sliding_window_size", range::window),
                window = text_.number("sliding_window", range::window);
     if (size && window && !detail::equal(*size, *window))
@@ -13301,10 +13241,6 @@ struct single_pairs {
   static pairs load(const X* from) {
     return {from[0], from[1]};
   }
-  template <class X>
-  static pairs load_first(const X* from, Index count) {
-    return {count > 0 ? Number(from[0]) : Number{}, count > 1 ? Number(from[1]) : Number{}};
-  }
   static pairs fill(const number* from) { return load(from); }
   static even_odd<pairs> of_tokens(const pairs& first, const pairs& second) {
     return {{first.even, second.even}, {first.odd, second.odd}};
@@ -13439,13 +13375,9 @@ EIGEN_ALWAYS_INLINE void store_pairs(T* to, const P& first, const P& second) {
   store(to, P(low_lanes(first, second)));
   store(to + lanes<P>, P(high_lanes(first, second)));
 }
-#if defined(EIGEN_VECTORIZE_SSE)
+#if defined(EIGEN_VECTORIZE_AVX)
 // Rearranges entries into the order of load_pairs: the first half of every 128 bits comes from the first half
 // of the register.
-EIGEN_ALWAYS_INLINE __m128 in_order_of_pairs(__m128 a) { return a; }
-EIGEN_ALWAYS_INLINE __m128d in_order_of_pairs(__m128d a) { return a; }
-#endif
-#if defined(EIGEN_VECTORIZE_AVX)
 EIGEN_ALWAYS_INLINE __m256d in_order_of_pairs(__m256d a) {
 #if defined(EIGEN_VECTORIZE_AVX2)
   return _mm256_permute4x64_pd(a, 0xd8);
@@ -13471,7 +13403,7 @@ EIGEN_ALWAYS_INLINE __m512 in_order_of_pairs(__m512 a) {
 template <class P, class T, class A>
 EIGEN_ALWAYS_INLINE P load_pair_entries(const A* entries) {
   const P all = load<P>(entries);
-  if constexpr (std::is_same_v<T, Eigen::bfloat16>)
+  if constexpr (std::is_same_v<T, Eigen::bfloat16> || sizeof(P) == 16)  // the order of memory
     return all;
   else
     return P(in_order_of_pairs(all));
@@ -13954,11 +13886,11 @@ void run_plans(const Threads& threads, Index block, const Plan& plan, const More
     }
   });
 }
-/// A checked call. Its members are values, so that a compiler can keep them in registers. Positions are not
-/// part of the type, so its loops are compiled only once for all kinds of positions.
+/// A checked call. Positions are not part of the type, so its loops are compiled only once for all kinds of
+/// positions.
 ///
-/// For few tokens, structs that were just written are not copied: clang copies 32 bytes at once, and such a
-/// load waits until the stores of the single fields are complete.
+/// For few tokens, structs that were just written are not copied, and views are referred to: compilers copy 16
+/// or 32 bytes at once, and such a load waits until the stores of the single fields are complete.
 ///
 /// \tparam in_place  whether x and out are the same view, which leaves the loops more registers. If it is
 ///                   false they may be the same too
@@ -13966,19 +13898,22 @@ template <class Layout, bool inverse, class T, class S, bool in_place>
 class rotation_plan {
   using A = arithmetic<T>;
  public:
-  EIGEN_ALWAYS_INLINE rotation_plan(const head_view<const T>& x, const head_view<T>& out,
+  using input = head_view<std::conditional_t<in_place, T, const T>>;
+  EIGEN_ALWAYS_INLINE rotation_plan(const input& x ROPE_DETAIL_LIFETIMEBOUND,
+                                    const head_view<T>& out ROPE_DETAIL_LIFETIMEBOUND,
                                     const placed_table<S>& placed,
                                     reverse_rotation back = reverse_rotation::inverse)
-      : x_(with_taken_strides(x)),
-        out_(with_taken_strides(out)),
-        table_(placed.table().view()),
-        first_channel_(placed.first_channel()) {
+      : x_(x), out_(out), table_(placed.table().view()), first_channel_(placed.first_channel()) {
     const double m = placed.table().attention_factor();
-    invert_rows_ = back == reverse_rotation::inverse && (table_.given || !has_inverse_square<S>(m));
-    if (back == reverse_rotation::inverse && !invert_rows_) scale_ = static_cast<S>(1 / (m * m));
-    if (invert_rows_ && !table_.given) unit_ = std::ldexp(1.0, -std::ilogb(m));
+    if (inverse && back == reverse_rotation::inverse) {
+      invert_rows_ = table_.given || !has_inverse_square<S>(m);
+      if (!invert_rows_)
+        scale_ = static_cast<S>(1 / (m * m));
+      else if (!table_.given)
+        unit_ = std::ldexp(1.0, -std::ilogb(m));
+    }
     converts_rows_ = converts_rows<T>(table_, m);
-    choose_order();
+    if (tokens() != 1) choose_order();
   }
   /// The number of tokens of all rows of the batch.
   Index tokens() const { return x_.batch * x_.tokens; }
@@ -14004,18 +13939,17 @@ class rotation_plan {
                    });
   }
   void rotate_few(const std::int64_t* positions) const;
- private:
-  /// The view with stride 0 for a single head or token: that stride is arbitrary and must not be added to a
-  /// pointer.
-  template <class X>
-  static head_view<X> with_taken_strides(head_view<X> x) {
-    if (x.heads == 1) x.head_stride = 0;
-    if (x.tokens == 1) x.token_stride = 0;
-    return x;
+  /// Rotates the only token of the call. Skips what run needs for pieces and threads, which takes as long as
+  /// the rotation of a few heads.
+  void rotate_one(std::int64_t position) const {
+    if (x_.heads > 0) rotate_few(&position);
   }
+ private:
+  /// The stride between tokens or heads. That of a single one is arbitrary and must not be added to a pointer.
+  static Index step(Index extent, Index stride) { return extent == 1 ? 0 : stride; }
   void rotate_piece(Index b, Index t, Index count, const std::int64_t* positions) const;
-  /// Chooses the head order, and the prefetches that are faster if channels are not in a cache. Data of 16
-  /// MiB exceeds L2 but fits most shared L3 caches.
+  /// Chooses the head order, and the prefetches that are faster if channels are not in a cache. A single token
+  /// needs neither. Data of 16 MiB exceeds L2 but fits most shared L3 caches.
   void choose_order() {
     constexpr bool halves = std::is_same_v<Layout, half_split>;
     const bool from_memory = bytes() >= Index{1} << 24;
@@ -14056,7 +13990,7 @@ class rotation_plan {
     token_heads<T> x = {first.in, first.out, first.heads, first.in_stride, first.out_stride};
     const table_view<S> table = table_;
     const S scale = scale_;
-    const Index in_step = x_.token_stride, out_step = out_.token_stride;
+    const Index in_step = step(count, x_.token_stride), out_step = step(count, out_.token_stride);
     const Index ahead = tokens_ahead_ > 0 ? tokens_ahead_ : count;
     for (Index t = 0; t < count; ++t, x.in += in_step, x.out += out_step) {
       if constexpr (order == head_order::together) ROPE_DETAIL_NO_VECTOR_KEPT;
@@ -14088,19 +14022,19 @@ class rotation_plan {
   }
   /// Copies the channels of `count` tokens that are not rotated: all except `rotating` channels from
   /// first_channel_ on.
-  EIGEN_DONT_INLINE void copy(token_heads<T> x, Index count, Index rotating) const {
+  EIGEN_DONT_INLINE void copy(const token_heads<T>& x, Index count, Index rotating) const {
     if (x.in == x.out || rotating == x_.head_dim) return;
     const Index first = -first_channel_, last = first + x_.head_dim;
-    for (Index t = 0; t < count; ++t, x.in += x_.token_stride, x.out += out_.token_stride)
+    for (Index t = 0; t < count; ++t)
       for (Index h = 0; h < x.heads; ++h) {
-        const T* in = x.in + h * x.in_stride;
-        T* out = x.out + h * x.out_stride;
+        const T* in = x.in + t * x_.token_stride + h * x.in_stride;
+        T* out = x.out + t * out_.token_stride + h * x.out_stride;
         std::copy(in + first, in, out + first);
         std::copy(in + rotating, in + last, out + rotating);
       }
   }
-  head_view<const T> x_;
-  head_view<T> out_;
+  const input& x_;
+  const head_view<T>& out_;
   table_view<S> table_;
   Index first_channel_;
   bool invert_rows_ = false;
@@ -14123,7 +14057,8 @@ void rotation_plan<Layout, inverse, T, S, in_place>::rotate_piece(Index b, Index
   const Index together = is_token_major(x_) ? x_.heads : Index{tokens_ahead_ > 0 ? 4 : 8};
   for (Index h = 0; h < x_.heads; h += together) {
     const token_heads<T> x = {x_.at(b, t, h) + first_channel_, out_.at(b, t, h) + first_channel_,
-                              (std::min)(together, x_.heads - h), x_.head_stride, out_.head_stride};
+                              (std::min)(together, x_.heads - h), step(x_.heads, x_.head_stride),
+                              step(x_.heads, out_.head_stride)};
     if (x.in != x.out && 2 * table_.pairs != x_.head_dim) copy(x, count, 2 * table_.pairs);
     if (order_ == head_order::of_memory)
       rotate_tokens<head_order::of_memory>(x, count, positions);
@@ -14137,9 +14072,9 @@ void rotation_plan<Layout, inverse, T, S, in_place>::rotate_piece(Index b, Index
 /// head_order::of_memory is for more tokens than a cache holds, so only the other orders are compiled here.
 template <class Layout, bool inverse, class T, class S, bool in_place>
 void rotation_plan<Layout, inverse, T, S, in_place>::rotate_few(const std::int64_t* positions) const {
-  const token_heads<T> x = {x_.data + first_channel_, out_.data + first_channel_, x_.heads, x_.head_stride,
-                            out_.head_stride};
-  copy(x, x_.tokens, 2 * table_.pairs);
+  const token_heads<T> x = {x_.data + first_channel_, out_.data + first_channel_, x_.heads,
+                            step(x_.heads, x_.head_stride), step(x_.heads, out_.head_stride)};
+  if constexpr (!in_place) copy(x, x_.tokens, 2 * table_.pairs);
   x_.heads == 1 ? rotate_tokens<head_order::one>(x, x_.tokens, positions)
                 : rotate_tokens<head_order::together>(x, x_.tokens, positions);
 }
@@ -14157,10 +14092,11 @@ plan_at(const Plan&, const Source&) -> plan_at<Plan, Source>;
 /// Rotates every head of `x` into `out`, which is `x` if `in_place`. The arguments must be checked.
 template <class Layout, bool inverse, bool in_place = false, class T, class S, class Source,
           class Threads = this_thread>
-void rotate_into(const std::type_identity_t<head_view<const T>>& x, const head_view<T>& out,
-                 const placed_table<S>& table, const Source& positions, const Threads& threads = {},
-                 reverse_rotation back = reverse_rotation::inverse) {
+void rotate_into(const typename rotation_plan<Layout, inverse, T, S, in_place>::input& x,
+                 const head_view<T>& out, const placed_table<S>& table, const Source& positions,
+                 const Threads& threads = {}, reverse_rotation back = reverse_rotation::inverse) {
   const rotation_plan<Layout, inverse, T, S, in_place> all(x, out, table, back);
+  if (all.tokens() == 1) return all.rotate_one(positions(0, 0));
   run_plans(threads, all.block(), plan_at{all, positions});
 }
 }  // namespace rope::inline ROPE_ABI::detail
@@ -14219,8 +14155,9 @@ void check_result(const char* function, const head_view<const X>& x, const head_
 /// Rotates `x` into `out` after all argument checks.
 ///
 /// \tparam in_place  whether out is x
+/// \tparam X         T if in_place, else a const channel type
 template <class Layout, bool inverse, bool in_place, class X, class T, class S, class P, class Threads>
-void rotate_checked(const char* function, const head_view<const X>& x, const head_view<T>& out,
+void rotate_checked(const char* function, const head_view<X>& x, const head_view<T>& out,
                     const placed_table<S>& table, const P& positions, const Threads& threads,
                     reverse_rotation back = reverse_rotation::inverse) {
   const auto source = position_source(positions, x.tokens);
@@ -14230,9 +14167,10 @@ void rotate_checked(const char* function, const head_view<const X>& x, const hea
     check_written(function, out);
   else
     check_result(function, x, out);
-  if constexpr (std::is_same_v<X, T>)
+  using input = std::remove_const_t<X>;
+  if constexpr (std::is_same_v<input, T>)
     rotate_into<Layout, inverse, in_place>(x, out, table, source, threads, back);
-  else if constexpr (is_or_widens<X, T>)
+  else if constexpr (is_or_widens<input, T>)
     rotate_and_round<Layout, inverse>(x, out, table, source, threads);
 }
 /// Throws unless q and k have the same batch and tokens.
@@ -14268,6 +14206,10 @@ void rotate_both_checked(const char* function, const head_view<Q>& q, const head
   if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
   const rotation_plan<Layout, inverse, Q, S, true> queries(q, q, table, back);
   const rotation_plan<Layout, inverse, K, S, true> keys(k, k, table, back);
+  if (queries.tokens() == 1) {
+    queries.rotate_one(source(0, 0));
+    return keys.rotate_one(source(0, 0));
+  }
   run_plans(threads, queries.block(), plan_at{queries, source}, plan_at{keys, source});
 }
 }  // namespace detail
@@ -14346,8 +14288,8 @@ void rotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& po
   ROPE_DETAIL_CHECK_WRITABLE("rotate_to", "out", T);
   ROPE_DETAIL_CHECK_ROUNDED("rotate_to", X, T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, false, false, std::remove_const_t<X>>(
-        "rotate_to", x, out, detail::placed(table), positions, threads);
+    detail::rotate_checked<Layout, false, false, const X>("rotate_to", x, out, detail::placed(table),
+                                                          positions, threads);
 }
 /// Inverse of `rotate`, in place: rotates every pair by the opposite angle and divides by attention_factor.
 ///
@@ -14393,8 +14335,8 @@ void unrotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& 
   ROPE_DETAIL_CHECK_WRITABLE("unrotate_to", "out", T);
   ROPE_DETAIL_CHECK_ROUNDED("unrotate_to", X, T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, false, std::remove_const_t<X>>(
-        "unrotate_to", x, out, detail::placed(table), positions, threads);
+    detail::rotate_checked<Layout, true, false, const X>("unrotate_to", x, out, detail::placed(table),
+                                                         positions, threads);
 }
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_to, 2);

@@ -225,14 +225,6 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 #include <concepts>
 /// Threads of a call. The caller provides them, and the library never creates one.
 namespace rope::inline ROPE_ABI {
-namespace detail {
-struct any_body {
-  void operator()(Index /*piece*/) const {}
-};
-struct any_range_body {
-  void operator()(Index /*first*/, Index /*last*/) const {}
-};
-}  // namespace detail
 /// A caller's own threads, with two const member functions. `threads()` returns how many run at a time.
 /// `parallel_for(count, body)` calls body(i) once for every i in [0, count), in any order and on any thread,
 /// and returns when all are done. While a thread waits in parallel_for, it must not run other work that calls
@@ -247,15 +239,15 @@ struct any_range_body {
 ///       }
 ///     };
 template <class X>
-concept thread_source = requires(const X& threads) {
+concept thread_source = requires(const X& threads, void (&body)(Index)) {
   { threads.threads() } -> std::convertible_to<Index>;
-  threads.parallel_for(Index{}, detail::any_body{});
+  threads.parallel_for(Index{}, body);
 };
 /// Eigen::ThreadPoolDevice, or a type with its interface. It is used without an adapter.
 template <class X>
-concept eigen_thread_pool_device = requires(const X& device) {
+concept eigen_thread_pool_device = requires(const X& device, void (&body)(Index, Index)) {
   { device.numThreads() } -> std::convertible_to<Index>;
-  device.parallelFor(Index{}, {0.0, 0.0, 0.0}, detail::any_range_body{});
+  device.parallelFor(Index{}, {0.0, 0.0, 0.0}, body);
 };
 /// The types that a `threads` parameter accepts.
 template <class X>
@@ -378,6 +370,22 @@ bool all_finite(const X* x, Index count) {
     for (Index j = 0; j < block; ++j) largest[j] = (std::max)(largest[j], exponent_of(i + j));
   for (; i < count; ++i) largest[0] = (std::max)(largest[0], exponent_of(i));
   return *std::max_element(largest, largest + block) != exponent;
+}
+template <class A>
+A saturated(A x) {
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
+                 infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
+  const bits word = bit_cast<bits>(x);
+  return bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
+}
+template <class A>
+A saturated_to(double x) {
+  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
+  if constexpr (std::is_same_v<A, double>)
+    return saturated(x);
+  else
+    return static_cast<A>((std::min)((std::max)(x, -largest), largest));
 }
 constexpr std::uint64_t finalised(std::uint64_t word) {
   word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -720,14 +728,6 @@ Index checked_index(const char* name, Number number, int axis) {
                  " on index ", axis);
   return to_index(number);
 }
-template <class X>
-Index span_extent(const X& x, int axis) {
-  return checked_index("an extent", x.extent(static_cast<std::size_t>(axis)), axis);
-}
-template <class X>
-Index span_stride(const X& x, int axis) {
-  return checked_index("a stride", x.stride(static_cast<std::size_t>(axis)), axis);
-}
 template <class X, int rank>
 concept numbers_by_index = tensor<X, rank> || strided_span<X, rank>;
 template <class T, std::size_t rank>
@@ -752,8 +752,8 @@ auto indexed_memory_of(X& x, std::integer_sequence<int, axis...>) {
     return memory;
   } else {
     indexed_memory<typename std::remove_cvref_t<X>::element_type, rank> memory = {.data = x.data_handle()};
-    memory.extents = {span_extent(x, axis)...};
-    memory.strides = {span_stride(x, axis)...};
+    memory.extents = {checked_index("an extent", x.extent(std::size_t(axis)), axis)...};
+    memory.strides = {checked_index("a stride", x.stride(std::size_t(axis)), axis)...};
     for (std::size_t i = 0; i < rank; ++i) {
       std::size_t place = i;  // the last index is the faster one of two with equal strides
       for (; place > 0 && memory.strides[memory.from_fastest[place - 1]] >= memory.strides[i]; --place)
@@ -807,12 +807,6 @@ constexpr bool product_fits(std::initializer_list<Index> extents,
 }
 template <class Integer>
 concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
-inline Index integer_count(Index rows, Index columns) {
-  if (!product_fits({rows, columns}))
-    throw_length("list of integers", "the matrix exceeds the address space, got ",
-                 shape_text({rows, columns}));
-  return rows * columns;
-}
 template <whole_number Integer>
 struct integer_list {
   const Integer* data = nullptr;
@@ -826,14 +820,15 @@ struct integer_list {
       : data(first), columns(length), column_stride(stride), given_columns(length) {}
   integer_list(const Integer* first, Index row_count, Index column_count, Index to_next_row,
                Index to_next_column)
-      : integer_list(first, integer_count(row_count, column_count),
-                     column_count == 1 ? to_next_row : to_next_column) {
-    given_rows = row_count;
-    given_columns = column_count;
-    if (row_count < 2 || column_count < 2) return;
-    rows = row_count;
-    columns = column_count;
-    row_stride = to_next_row;
+      : data(first), given_rows(row_count), given_columns(column_count) {
+    if (!product_fits({row_count, column_count}))
+      throw_length("list of integers", "the matrix exceeds the address space, got ",
+                   shape_text({row_count, column_count}));
+    const bool is_matrix = row_count > 1 && column_count > 1;
+    rows = is_matrix ? row_count : 1;
+    columns = is_matrix ? column_count : row_count * column_count;
+    row_stride = is_matrix ? to_next_row : 0;
+    column_stride = column_count == 1 ? to_next_row : to_next_column;
   }
   Index size() const { return rows * columns; }
   bool empty() const { return columns == 0; }
@@ -1708,11 +1703,19 @@ inline blend_bounds blend_between(double fast, double slow, bool truncate, const
   if (low == high) high += 0.001;
   return {low, high};
 }
-inline wide_real ramp(Index pair, wide_real low, wide_real high) {
-  return std::clamp((pair - low) / (high - low), wide_real(0), wide_real(1));
+inline wide_real ramp(Index pair, const blend_bounds& of) {
+  return std::clamp((pair - of.low) / (of.high - of.low), wide_real(0), wide_real(1));
 }
 inline void require_positive(const char* field, double value) {
   if (!is_finite(value) || value <= 0) throw_invalid({field, " must be positive and finite, got ", value});
+}
+inline void check_factors(const char* rule, const char* list, const std::vector<double>& factors,
+                          const schedule& axis) {
+  if (static_cast<Index>(factors.size()) != axis.inv_freq.size())
+    throw_invalid(rule, list, " must have one value per pair, ", axis.inv_freq.size(), ", got ",
+                  factors.size());
+  for (const double factor : factors)
+    check_finite(rule, factor > 0, "a factor must be positive and finite", factor);
 }
 inline void multiply_base(schedule& axis, wide_real multiplier, const char* field, wide_real value) {
   if (axis.base * multiplier <= 1)
@@ -1752,10 +1755,7 @@ struct pair_factor_scaling {
   ///
   /// Throws:  std::invalid_argument unless there is one factor per pair, each finite and positive
   void apply(schedule& axis) const {
-    if (static_cast<Index>(factors.size()) != axis.inv_freq.size())
-      detail::throw_invalid("pair_factor_scaling", "factors must have one value per pair, ",
-                            axis.inv_freq.size(), ", got ", factors.size());
-    for (const double factor : factors) detail::require_positive("pair_factor_scaling: a factor", factor);
+    detail::check_factors("pair_factor_scaling", "factors", factors, axis);
     for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= factors[static_cast<std::size_t>(i)];
   }
 };
@@ -1837,12 +1837,11 @@ struct yarn_scaling {
   /// Requires:  original_max_position, beta_fast and beta_slow finite and positive
   /// Throws:    std::invalid_argument if low > high, which means that no pair is between them
   blend_bounds bounds(const schedule& axis) const {
-    const auto [low, high] =
-        detail::blend_between(beta_fast, beta_slow, truncate, axis, original_max_position);
-    if (low > high)
+    const auto of = detail::blend_between(beta_fast, beta_slow, truncate, axis, original_max_position);
+    if (of.low > of.high)
       detail::throw_invalid("yarn_scaling", "no pair lies between beta_fast and beta_slow, got low ",
-                            static_cast<double>(low), " above high ", static_cast<double>(high));
-    return {low, high};
+                            static_cast<double>(of.low), " above high ", static_cast<double>(of.high));
+    return of;
   }
   /// g(k) of the formula above.  Requires: factor finite and positive
   double growth(double k) const { return static_cast<double>(wide_growth(k)); }
@@ -1868,9 +1867,9 @@ struct yarn_scaling {
       detail::check_finite("yarn_scaling", field.value_or(0) >= 0,
                            "attention_factor, mscale and mscale_all_dim must be finite and not negative",
                            field.value_or(0));
-    const auto [low, high] = bounds(axis);
+    const blend_bounds of = bounds(axis);
     for (Index i = 0; i < axis.inv_freq.size(); ++i) {
-      const wide_real interpolated = detail::ramp(i, low, high);
+      const wide_real interpolated = detail::ramp(i, of);
       axis.inv_freq(i) *= (1 - interpolated) + interpolated / factor;
     }
     axis.attention_factor *= magnitude();
@@ -1981,13 +1980,8 @@ struct longrope_scaling {
     detail::check_finite("longrope_scaling", length >= 0, "length must be finite and not negative", length);
     detail::require_positive("longrope_scaling: factor", factor.value_or(1));
     detail::require_positive("longrope_scaling: attention_factor", attention_factor.value_or(1));
-    for (const auto* list : {&short_factor, &long_factor}) {
-      if (static_cast<Index>(list->size()) != axis.inv_freq.size())
-        detail::throw_invalid("longrope_scaling", "", list == &short_factor ? "short_factor" : "long_factor",
-                              " must have one value per pair, ", axis.inv_freq.size(), ", got ",
-                              list->size());
-      for (const double value : *list) detail::require_positive("longrope_scaling: a factor", value);
-    }
+    detail::check_factors("longrope_scaling", "short_factor", short_factor, axis);
+    detail::check_factors("longrope_scaling", "long_factor", long_factor, axis);
     const std::vector<double>& list = uses_long() ? long_factor : short_factor;
     for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= list[static_cast<std::size_t>(i)];
     axis.attention_factor *= magnitude();
@@ -2062,6 +2056,11 @@ segments(const X&) -> segments<detail::integer_of<X>>;
 template <position_list X, position_list Y>
 segments(const X&, const Y&) -> segments<detail::integer_of<X>>;
 namespace detail {
+inline std::int64_t advance(std::int64_t start, std::int64_t steps) {
+  using limits = std::numeric_limits<std::int64_t>;
+  if (sum_is_position(start, steps)) return start + steps;
+  return steps > 0 ? (limits::max)() : (limits::min)();
+}
 struct position_range {
   std::int64_t smallest = (std::numeric_limits<std::int64_t>::max)();
   std::int64_t largest = (std::numeric_limits<std::int64_t>::min)();
@@ -2069,22 +2068,19 @@ struct position_range {
     smallest = (std::min)(smallest, position);
     largest = (std::max)(largest, position);
   }
+  void include(std::int64_t start, std::int64_t tokens) {
+    if (tokens <= 0) return;
+    include(start);
+    include(advance(start, tokens - 1));
+  }
   bool empty() const { return largest < smallest; }
 };
-inline std::int64_t advance(std::int64_t start, std::int64_t steps) {
-  using limits = std::numeric_limits<std::int64_t>;
-  if (sum_is_position(start, steps)) return start + steps;
-  return steps > 0 ? (limits::max)() : (limits::min)();
-}
 struct contiguous_positions {
   std::int64_t start;
   std::int64_t operator()(Index /*b*/, Index t) const { return advance(start, t); }
   position_range range(const char* /*function*/, Index batch, Index tokens) const {
     position_range range;
-    if (batch > 0 && tokens > 0) {
-      range.include(start);
-      range.include(advance(start, tokens - 1));
-    }
+    if (batch > 0) range.include(start, tokens);
     return range;
   }
 };
@@ -2126,11 +2122,7 @@ struct started_rows {
     if (starts.size() != batch)
       throw_invalid(function, "row_starts must be [batch] = ", batch, ", got ", starts.size());
     position_range range;
-    if (tokens == 0) return range;
-    for (Index b = 0; b < batch; ++b) {
-      range.include(as_position(starts[b]));
-      range.include(advance(as_position(starts[b]), tokens - 1));
-    }
+    for (Index b = 0; b < batch; ++b) range.include(as_position(starts[b]), tokens);
     return range;
   }
 };
@@ -2163,12 +2155,8 @@ struct segmented_positions {
       throw_invalid(function, "segment starts must be empty or one per segment, got ", starts.size(), " for ",
                     offsets.size() - 1, " segments");
     position_range range;
-    for (Index s = 0; s + 1 < offsets.size(); ++s) {
-      const std::int64_t begin = as_position(offsets[s]), end = as_position(offsets[s + 1]);
-      if (end == begin) continue;
-      range.include(start_of(s));
-      range.include(advance(start_of(s), end - begin - 1));
-    }
+    for (Index s = 0; s + 1 < offsets.size(); ++s)  // no overflow: offsets start at 0 and do not decrease
+      range.include(start_of(s), as_position(offsets[s + 1]) - as_position(offsets[s]));
     return batch > 0 ? range : position_range{};
   }
   std::int64_t start_of(Index segment) const { return starts.empty() ? 0 : as_position(starts[segment]); }
@@ -2359,18 +2347,26 @@ namespace detail {
 template <class X, class T>
 inline constexpr bool is_or_widens = std::is_same_v<X, T> ||
                                      (std::is_same_v<X, float> && !std::is_same_v<T, double>);
+constexpr bool are_small(Index a, Index b, Index c, Index d) {
+  return static_cast<std::size_t>(a | b | c | d) < std::size_t{1}
+                                                       << (std::numeric_limits<Index>::digits - 3) / 4;
+}
 constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
-  if ((a | b | c | d) < Index{1} << (std::numeric_limits<Index>::digits - 3) / 4) return true;
+  if (are_small(a, b, c, d)) return true;
   return product_fits(
       {(std::max)(a, Index{1}), (std::max)(b, Index{1}), (std::max)(c, Index{1}), (std::max)(d, Index{1})},
       (std::numeric_limits<Index>::max)() / bytes);
 }
+EIGEN_DONT_INLINE inline void check_large_extents(const char* name, const char* what, Index a, Index b,
+                                                  Index c, Index d, Index bytes) {
+  if ((a | b | c | d) < 0) throw_invalid(name, what, " must not be negative, got ", shape_text({a, b, c, d}));
+  if (!extents_fit(a, b, c, d, bytes))
+    throw_length(name, what, " must not exceed the address space, got ", shape_text({a, b, c, d}));
+}
 template <class T>
 void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d,
                    const char* what = "extents") {
-  if ((a | b | c | d) < 0) throw_invalid(name, what, " must not be negative, got ", shape_text({a, b, c, d}));
-  if (!extents_fit(a, b, c, d, Index(sizeof(T))))
-    throw_length(name, what, " must not exceed the address space, got ", shape_text({a, b, c, d}));
+  if (!are_small(a, b, c, d)) check_large_extents(name, what, a, b, c, d, Index(sizeof(T)));
 }
 template <class T>
 constexpr void check_channel() {
@@ -3828,7 +3824,7 @@ void check_memory(const char* function, const head_view<T>&... views) {
   (check_one(views), ...);
 }
 template <class T>
-void check_heads(const char* function, const head_view<T>& x) {
+inline void check_heads(const char* function, const head_view<T>& x) {
   check_view(function, x);
   check_memory(function, x);
 }
@@ -3846,12 +3842,15 @@ template <class T>
 void check_written(const char* function, const head_view<T>& x) {
   if constexpr (is_quantized<std::remove_const_t<T>>) check_written(function, x.scales);
   if (x.size() == 0) return;
-  for (const auto& [extent, stride] :
-       {std::pair(x.batch, x.batch_stride), {x.tokens, x.token_stride}, {x.heads, x.head_stride}})
+  const auto check_axis = [&](Index extent, Index stride) {
     if (extent > 1 && stride < x.head_dim && stride > -x.head_dim)
       throw_invalid(function, "the channels of a view that is written must not overlap, got a stride of ",
                     stride, " between heads of ", x.head_dim,
                     " channels; copy an expanded (broadcast) tensor first");
+  };
+  check_axis(x.batch, x.batch_stride);
+  check_axis(x.tokens, x.token_stride);
+  check_axis(x.heads, x.head_stride);
 }
 struct known_range {
   position_range known;
@@ -3934,8 +3933,8 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
   check_layout<Layout>(function, table.pairs());
 }
 template <class Layout, class T, class S, class Source>
-void check_rotation(const char* function, const head_view<T>& x, const placed_table<S>& table,
-                    const Source& positions) {
+inline void check_rotation(const char* function, const head_view<T>& x, const placed_table<S>& table,
+                           const Source& positions) {
   check_heads(function, x);
   check_rotation<Layout>(function, x.batch, x.tokens, x.head_dim, table, positions);
 }
@@ -4191,15 +4190,6 @@ inline A multiply_add(A a, A b, A c) {
   return a * b + c;
 #endif
 }
-namespace packet_search {
-template <class P, int n>
-constexpr auto narrow() {
-  if constexpr (lanes<P> == n)
-    return std::type_identity<P>{};
-  else
-    return narrow<half_packet<P>, n>();
-}
-}  // namespace packet_search
 template <class T, class P>
 constexpr bool has_packets_of() {
   if constexpr (std::is_arithmetic_v<P>)
@@ -4312,9 +4302,7 @@ EIGEN_ALWAYS_INLINE P multiply_subtract(const P& a, const P& b, const P& c) {
 template <class P>
 EIGEN_ALWAYS_INLINE P swap_neighbours(const P& a) {
   using A = typename Eigen::internal::unpacket_traits<P>::type;
-  using complex_packet =
-      typename decltype(packet_search::narrow<typename Eigen::internal::packet_traits<std::complex<A>>::type,
-                                              lanes<P> / 2>())::type;
+  using complex_packet = typename Eigen::internal::find_best_packet<std::complex<A>, lanes<P> / 2>::type;
   return Eigen::internal::pcplxflip(complex_packet(a)).v;
 }
 template <class P>
@@ -4432,10 +4420,6 @@ struct single_pairs {
   template <class X>
   static pairs load(const X* from) {
     return {from[0], from[1]};
-  }
-  template <class X>
-  static pairs load_first(const X* from, Index count) {
-    return {count > 0 ? Number(from[0]) : Number{}, count > 1 ? Number(from[1]) : Number{}};
   }
   static pairs fill(const number* from) { return load(from); }
   static even_odd<pairs> of_tokens(const pairs& first, const pairs& second) {
@@ -4561,10 +4545,6 @@ EIGEN_ALWAYS_INLINE void store_pairs(T* to, const P& first, const P& second) {
   store(to, P(low_lanes(first, second)));
   store(to + lanes<P>, P(high_lanes(first, second)));
 }
-#if defined(EIGEN_VECTORIZE_SSE)
-EIGEN_ALWAYS_INLINE __m128 in_order_of_pairs(__m128 a) { return a; }
-EIGEN_ALWAYS_INLINE __m128d in_order_of_pairs(__m128d a) { return a; }
-#endif
 #if defined(EIGEN_VECTORIZE_AVX)
 EIGEN_ALWAYS_INLINE __m256d in_order_of_pairs(__m256d a) {
 #if defined(EIGEN_VECTORIZE_AVX2)
@@ -4590,7 +4570,7 @@ EIGEN_ALWAYS_INLINE __m512 in_order_of_pairs(__m512 a) {
 template <class P, class T, class A>
 EIGEN_ALWAYS_INLINE P load_pair_entries(const A* entries) {
   const P all = load<P>(entries);
-  if constexpr (std::is_same_v<T, Eigen::bfloat16>)
+  if constexpr (std::is_same_v<T, Eigen::bfloat16> || sizeof(P) == 16)  // the order of memory
     return all;
   else
     return P(in_order_of_pairs(all));
@@ -5027,19 +5007,22 @@ template <class Layout, bool inverse, class T, class S, bool in_place>
 class rotation_plan {
   using A = arithmetic<T>;
  public:
-  EIGEN_ALWAYS_INLINE rotation_plan(const head_view<const T>& x, const head_view<T>& out,
+  using input = head_view<std::conditional_t<in_place, T, const T>>;
+  EIGEN_ALWAYS_INLINE rotation_plan(const input& x ROPE_DETAIL_LIFETIMEBOUND,
+                                    const head_view<T>& out ROPE_DETAIL_LIFETIMEBOUND,
                                     const placed_table<S>& placed,
                                     reverse_rotation back = reverse_rotation::inverse)
-      : x_(with_taken_strides(x)),
-        out_(with_taken_strides(out)),
-        table_(placed.table().view()),
-        first_channel_(placed.first_channel()) {
+      : x_(x), out_(out), table_(placed.table().view()), first_channel_(placed.first_channel()) {
     const double m = placed.table().attention_factor();
-    invert_rows_ = back == reverse_rotation::inverse && (table_.given || !has_inverse_square<S>(m));
-    if (back == reverse_rotation::inverse && !invert_rows_) scale_ = static_cast<S>(1 / (m * m));
-    if (invert_rows_ && !table_.given) unit_ = std::ldexp(1.0, -std::ilogb(m));
+    if (inverse && back == reverse_rotation::inverse) {
+      invert_rows_ = table_.given || !has_inverse_square<S>(m);
+      if (!invert_rows_)
+        scale_ = static_cast<S>(1 / (m * m));
+      else if (!table_.given)
+        unit_ = std::ldexp(1.0, -std::ilogb(m));
+    }
     converts_rows_ = converts_rows<T>(table_, m);
-    choose_order();
+    if (tokens() != 1) choose_order();
   }
   Index tokens() const { return x_.batch * x_.tokens; }
   double bytes() const { return cost_of(tokens(), x_.heads, bytes_of_head()); }
@@ -5060,13 +5043,11 @@ class rotation_plan {
                    });
   }
   void rotate_few(const std::int64_t* positions) const;
- private:
-  template <class X>
-  static head_view<X> with_taken_strides(head_view<X> x) {
-    if (x.heads == 1) x.head_stride = 0;
-    if (x.tokens == 1) x.token_stride = 0;
-    return x;
+  void rotate_one(std::int64_t position) const {
+    if (x_.heads > 0) rotate_few(&position);
   }
+ private:
+  static Index step(Index extent, Index stride) { return extent == 1 ? 0 : stride; }
   void rotate_piece(Index b, Index t, Index count, const std::int64_t* positions) const;
   void choose_order() {
     constexpr bool halves = std::is_same_v<Layout, half_split>;
@@ -5097,7 +5078,7 @@ class rotation_plan {
     token_heads<T> x = {first.in, first.out, first.heads, first.in_stride, first.out_stride};
     const table_view<S> table = table_;
     const S scale = scale_;
-    const Index in_step = x_.token_stride, out_step = out_.token_stride;
+    const Index in_step = step(count, x_.token_stride), out_step = step(count, out_.token_stride);
     const Index ahead = tokens_ahead_ > 0 ? tokens_ahead_ : count;
     for (Index t = 0; t < count; ++t, x.in += in_step, x.out += out_step) {
       if constexpr (order == head_order::together) ROPE_DETAIL_NO_VECTOR_KEPT;
@@ -5127,19 +5108,19 @@ class rotation_plan {
     else
       rotate_token<Layout>(token, row, in_cache_);
   }
-  EIGEN_DONT_INLINE void copy(token_heads<T> x, Index count, Index rotating) const {
+  EIGEN_DONT_INLINE void copy(const token_heads<T>& x, Index count, Index rotating) const {
     if (x.in == x.out || rotating == x_.head_dim) return;
     const Index first = -first_channel_, last = first + x_.head_dim;
-    for (Index t = 0; t < count; ++t, x.in += x_.token_stride, x.out += out_.token_stride)
+    for (Index t = 0; t < count; ++t)
       for (Index h = 0; h < x.heads; ++h) {
-        const T* in = x.in + h * x.in_stride;
-        T* out = x.out + h * x.out_stride;
+        const T* in = x.in + t * x_.token_stride + h * x.in_stride;
+        T* out = x.out + t * out_.token_stride + h * x.out_stride;
         std::copy(in + first, in, out + first);
         std::copy(in + rotating, in + last, out + rotating);
       }
   }
-  head_view<const T> x_;
-  head_view<T> out_;
+  const input& x_;
+  const head_view<T>& out_;
   table_view<S> table_;
   Index first_channel_;
   bool invert_rows_ = false;
@@ -5157,7 +5138,8 @@ void rotation_plan<Layout, inverse, T, S, in_place>::rotate_piece(Index b, Index
   const Index together = is_token_major(x_) ? x_.heads : Index{tokens_ahead_ > 0 ? 4 : 8};
   for (Index h = 0; h < x_.heads; h += together) {
     const token_heads<T> x = {x_.at(b, t, h) + first_channel_, out_.at(b, t, h) + first_channel_,
-                              (std::min)(together, x_.heads - h), x_.head_stride, out_.head_stride};
+                              (std::min)(together, x_.heads - h), step(x_.heads, x_.head_stride),
+                              step(x_.heads, out_.head_stride)};
     if (x.in != x.out && 2 * table_.pairs != x_.head_dim) copy(x, count, 2 * table_.pairs);
     if (order_ == head_order::of_memory)
       rotate_tokens<head_order::of_memory>(x, count, positions);
@@ -5169,9 +5151,9 @@ void rotation_plan<Layout, inverse, T, S, in_place>::rotate_piece(Index b, Index
 }
 template <class Layout, bool inverse, class T, class S, bool in_place>
 void rotation_plan<Layout, inverse, T, S, in_place>::rotate_few(const std::int64_t* positions) const {
-  const token_heads<T> x = {x_.data + first_channel_, out_.data + first_channel_, x_.heads, x_.head_stride,
-                            out_.head_stride};
-  copy(x, x_.tokens, 2 * table_.pairs);
+  const token_heads<T> x = {x_.data + first_channel_, out_.data + first_channel_, x_.heads,
+                            step(x_.heads, x_.head_stride), step(x_.heads, out_.head_stride)};
+  if constexpr (!in_place) copy(x, x_.tokens, 2 * table_.pairs);
   x_.heads == 1 ? rotate_tokens<head_order::one>(x, x_.tokens, positions)
                 : rotate_tokens<head_order::together>(x, x_.tokens, positions);
 }
@@ -5187,10 +5169,11 @@ template <class Plan, class Source>
 plan_at(const Plan&, const Source&) -> plan_at<Plan, Source>;
 template <class Layout, bool inverse, bool in_place = false, class T, class S, class Source,
           class Threads = this_thread>
-void rotate_into(const std::type_identity_t<head_view<const T>>& x, const head_view<T>& out,
-                 const placed_table<S>& table, const Source& positions, const Threads& threads = {},
-                 reverse_rotation back = reverse_rotation::inverse) {
+void rotate_into(const typename rotation_plan<Layout, inverse, T, S, in_place>::input& x,
+                 const head_view<T>& out, const placed_table<S>& table, const Source& positions,
+                 const Threads& threads = {}, reverse_rotation back = reverse_rotation::inverse) {
   const rotation_plan<Layout, inverse, T, S, in_place> all(x, out, table, back);
+  if (all.tokens() == 1) return all.rotate_one(positions(0, 0));
   run_plans(threads, all.block(), plan_at{all, positions});
 }
 }  // namespace rope::inline ROPE_ABI::detail
@@ -5244,7 +5227,7 @@ void check_result(const char* function, const head_view<const X>& x, const head_
   }
 }
 template <class Layout, bool inverse, bool in_place, class X, class T, class S, class P, class Threads>
-void rotate_checked(const char* function, const head_view<const X>& x, const head_view<T>& out,
+void rotate_checked(const char* function, const head_view<X>& x, const head_view<T>& out,
                     const placed_table<S>& table, const P& positions, const Threads& threads,
                     reverse_rotation back = reverse_rotation::inverse) {
   const auto source = position_source(positions, x.tokens);
@@ -5254,9 +5237,10 @@ void rotate_checked(const char* function, const head_view<const X>& x, const hea
     check_written(function, out);
   else
     check_result(function, x, out);
-  if constexpr (std::is_same_v<X, T>)
+  using input = std::remove_const_t<X>;
+  if constexpr (std::is_same_v<input, T>)
     rotate_into<Layout, inverse, in_place>(x, out, table, source, threads, back);
-  else if constexpr (is_or_widens<X, T>)
+  else if constexpr (is_or_widens<input, T>)
     rotate_and_round<Layout, inverse>(x, out, table, source, threads);
 }
 template <class Q, class K>
@@ -5289,6 +5273,10 @@ void rotate_both_checked(const char* function, const head_view<Q>& q, const head
   if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
   const rotation_plan<Layout, inverse, Q, S, true> queries(q, q, table, back);
   const rotation_plan<Layout, inverse, K, S, true> keys(k, k, table, back);
+  if (queries.tokens() == 1) {
+    queries.rotate_one(source(0, 0));
+    return keys.rotate_one(source(0, 0));
+  }
   run_plans(threads, queries.block(), plan_at{queries, source}, plan_at{keys, source});
 }
 }  // namespace detail
@@ -5367,8 +5355,8 @@ void rotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& po
   ROPE_DETAIL_CHECK_WRITABLE("rotate_to", "out", T);
   ROPE_DETAIL_CHECK_ROUNDED("rotate_to", X, T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, false, false, std::remove_const_t<X>>(
-        "rotate_to", x, out, detail::placed(table), positions, threads);
+    detail::rotate_checked<Layout, false, false, const X>("rotate_to", x, out, detail::placed(table),
+                                                          positions, threads);
 }
 /// Inverse of `rotate`, in place: rotates every pair by the opposite angle and divides by attention_factor.
 ///
@@ -5414,8 +5402,8 @@ void unrotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& 
   ROPE_DETAIL_CHECK_WRITABLE("unrotate_to", "out", T);
   ROPE_DETAIL_CHECK_ROUNDED("unrotate_to", X, T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, false, std::remove_const_t<X>>(
-        "unrotate_to", x, out, detail::placed(table), positions, threads);
+    detail::rotate_checked<Layout, true, false, const X>("unrotate_to", x, out, detail::placed(table),
+                                                         positions, threads);
 }
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_to, 2);
@@ -5480,8 +5468,9 @@ void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const Table& table, 
   ROPE_DETAIL_CHECK_WRITABLE("rotate_gradient_to", "d_x", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("rotate_gradient_to", "d_y and d_x", G, T);
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<G>, T>)
-    detail::rotate_checked<Layout, true, false, T>("rotate_gradient_to", d_y, d_x, detail::placed(table),
-                                                   positions, threads, detail::reverse_rotation::transpose);
+    detail::rotate_checked<Layout, true, false, const T>("rotate_gradient_to", d_y, d_x,
+                                                         detail::placed(table), positions, threads,
+                                                         detail::reverse_rotation::transpose);
 }
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient_to, 2);

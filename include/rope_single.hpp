@@ -328,6 +328,24 @@ bool all_finite(const X* x, Index count) {
   for (; i < count; ++i) largest[0] = (std::max)(largest[0], exponent_of(i));
   return *std::max_element(largest, largest + block) != exponent;
 }
+/// x, or the largest finite number of its sign if x is infinite.
+template <class A>
+A saturated(A x) {
+  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+  constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
+                 infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
+  const bits word = bit_cast<bits>(x);
+  return bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
+}
+/// x as a number of A, saturated.
+template <class A>
+A saturated_to(double x) {
+  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
+  if constexpr (std::is_same_v<A, double>)
+    return saturated(x);
+  else
+    return static_cast<A>((std::min)((std::max)(x, -largest), largest));
+}
 /// The finaliser of SplitMix64: every bit of the word affects every bit of the result.
 constexpr std::uint64_t finalised(std::uint64_t word) {
   word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -710,14 +728,6 @@ Index checked_index(const char* name, Number number, int axis) {
                  " on index ", axis);
   return to_index(number);
 }
-template <class X>
-Index span_extent(const X& x, int axis) {
-  return checked_index("an extent", x.extent(static_cast<std::size_t>(axis)), axis);
-}
-template <class X>
-Index span_stride(const X& x, int axis) {
-  return checked_index("a stride", x.stride(static_cast<std::size_t>(axis)), axis);
-}
 /// A tensor or an mdspan of any strides, with as many indices as `rank`.
 template <class X, int rank>
 concept numbers_by_index = tensor<X, rank> || strided_span<X, rank>;
@@ -745,8 +755,8 @@ auto indexed_memory_of(X& x, std::integer_sequence<int, axis...>) {
     return memory;
   } else {
     indexed_memory<typename std::remove_cvref_t<X>::element_type, rank> memory = {.data = x.data_handle()};
-    memory.extents = {span_extent(x, axis)...};
-    memory.strides = {span_stride(x, axis)...};
+    memory.extents = {checked_index("an extent", x.extent(std::size_t(axis)), axis)...};
+    memory.strides = {checked_index("a stride", x.stride(std::size_t(axis)), axis)...};
     for (std::size_t i = 0; i < rank; ++i) {
       std::size_t place = i;  // the last index is the faster one of two with equal strides
       for (; place > 0 && memory.strides[memory.from_fastest[place - 1]] >= memory.strides[i]; --place)
@@ -813,15 +823,6 @@ constexpr bool product_fits(std::initializer_list<Index> extents,
 /// Every integral type except bool.
 template <class Integer>
 concept whole_number = std::integral<Integer> && !std::same_as<Integer, bool>;
-/// rows * columns.
-///
-/// Throws:  std::length_error if an Index does not hold it
-inline Index integer_count(Index rows, Index columns) {
-  if (!product_fits({rows, columns}))
-    throw_length("list of integers", "the matrix exceeds the address space, got ",
-                 shape_text({rows, columns}));
-  return rows * columns;
-}
 /// A vector or a matrix of integers in memory. Element (r, c) is data[r * row_stride + c * column_stride].
 ///
 /// Invariant:  a row or a column is stored as one row, so rows > 1 only if columns > 1
@@ -836,16 +837,18 @@ struct integer_list {
       : integer_list(list.data(), static_cast<Index>(list.size()), 1) {}
   integer_list(const Integer* first, Index length, Index stride)
       : data(first), columns(length), column_stride(stride), given_columns(length) {}
+  /// Throws:  std::length_error if an Index does not hold row_count * column_count
   integer_list(const Integer* first, Index row_count, Index column_count, Index to_next_row,
                Index to_next_column)
-      : integer_list(first, integer_count(row_count, column_count),
-                     column_count == 1 ? to_next_row : to_next_column) {
-    given_rows = row_count;
-    given_columns = column_count;
-    if (row_count < 2 || column_count < 2) return;
-    rows = row_count;
-    columns = column_count;
-    row_stride = to_next_row;
+      : data(first), given_rows(row_count), given_columns(column_count) {
+    if (!product_fits({row_count, column_count}))
+      throw_length("list of integers", "the matrix exceeds the address space, got ",
+                   shape_text({row_count, column_count}));
+    const bool is_matrix = row_count > 1 && column_count > 1;
+    rows = is_matrix ? row_count : 1;
+    columns = is_matrix ? column_count : row_count * column_count;
+    row_stride = is_matrix ? to_next_row : 0;
+    column_stride = column_count == 1 ? to_next_row : to_next_column;
   }
   Index size() const { return rows * columns; }
   bool empty() const { return columns == 0; }
@@ -1098,13 +1101,26 @@ namespace detail {
 template <class X, class T>
 inline constexpr bool is_or_widens = std::is_same_v<X, T> ||
                                      (std::is_same_v<X, float> && !std::is_same_v<T, double>);
+/// Whether no extent is negative and all are below 2^15 (32-bit Index: 2^7), so that elements of up to 8 bytes
+/// fit the address space.
+constexpr bool are_small(Index a, Index b, Index c, Index d) {
+  return static_cast<std::size_t>(a | b | c | d) < std::size_t{1}
+                                                       << (std::numeric_limits<Index>::digits - 3) / 4;
+}
 /// Whether the number of bytes of elements [a, b, c, d] of `bytes` each fits an Index. An extent of 0 counts
-/// as 1: strides are products of some extents. Extents below 2^15 (32-bit Index: 2^7) fit for 8 bytes.
+/// as 1: strides are products of some extents.
 constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
-  if ((a | b | c | d) < Index{1} << (std::numeric_limits<Index>::digits - 3) / 4) return true;
+  if (are_small(a, b, c, d)) return true;
   return product_fits(
       {(std::max)(a, Index{1}), (std::max)(b, Index{1}), (std::max)(c, Index{1}), (std::max)(d, Index{1})},
       (std::numeric_limits<Index>::max)() / bytes);
+}
+/// check_extents of any extents. Not inline, so that a call with small extents costs one comparison.
+EIGEN_DONT_INLINE inline void check_large_extents(const char* name, const char* what, Index a, Index b,
+                                                  Index c, Index d, Index bytes) {
+  if ((a | b | c | d) < 0) throw_invalid(name, what, " must not be negative, got ", shape_text({a, b, c, d}));
+  if (!extents_fit(a, b, c, d, bytes))
+    throw_length(name, what, " must not exceed the address space, got ", shape_text({a, b, c, d}));
 }
 /// Throws if an extent is negative or the elements exceed the address space.
 ///
@@ -1114,9 +1130,7 @@ constexpr bool extents_fit(Index a, Index b, Index c, Index d, Index bytes) {
 template <class T>
 void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d,
                    const char* what = "extents") {
-  if ((a | b | c | d) < 0) throw_invalid(name, what, " must not be negative, got ", shape_text({a, b, c, d}));
-  if (!extents_fit(a, b, c, d, Index(sizeof(T))))
-    throw_length(name, what, " must not exceed the address space, got ", shape_text({a, b, c, d}));
+  if (!are_small(a, b, c, d)) check_large_extents(name, what, a, b, c, d, Index(sizeof(T)));
 }
 /// Rejects int8 without scales.
 template <class T>
@@ -1695,6 +1709,12 @@ segments(const X&) -> segments<detail::integer_of<X>>;
 template <position_list X, position_list Y>
 segments(const X&, const Y&) -> segments<detail::integer_of<X>>;
 namespace detail {
+/// start + steps, clamped to the int64 range: a sum that wraps around could be inside a table.
+inline std::int64_t advance(std::int64_t start, std::int64_t steps) {
+  using limits = std::numeric_limits<std::int64_t>;
+  if (sum_is_position(start, steps)) return start + steps;
+  return steps > 0 ? (limits::max)() : (limits::min)();
+}
 /// The smallest and the largest position of a call. The range of a call without tokens is empty.
 struct position_range {
   std::int64_t smallest = (std::numeric_limits<std::int64_t>::max)();
@@ -1703,14 +1723,14 @@ struct position_range {
     smallest = (std::min)(smallest, position);
     largest = (std::max)(largest, position);
   }
+  /// Includes the positions of `tokens` tokens, the first of which is at `start`.
+  void include(std::int64_t start, std::int64_t tokens) {
+    if (tokens <= 0) return;
+    include(start);
+    include(advance(start, tokens - 1));
+  }
   bool empty() const { return largest < smallest; }
 };
-/// start + steps, clamped to the int64 range: a sum that wraps around could be inside a table.
-inline std::int64_t advance(std::int64_t start, std::int64_t steps) {
-  using limits = std::numeric_limits<std::int64_t>;
-  if (sum_is_position(start, steps)) return start + steps;
-  return steps > 0 ? (limits::max)() : (limits::min)();
-}
 // The forms of positions. Each has operator()(b, t), the position of token t of row b, and range(), which
 // checks lengths and returns the smallest and the largest position. Both functions clamp to the int64 range:
 // calls without a table accept every position and must not overflow.
@@ -1720,10 +1740,7 @@ struct contiguous_positions {
   std::int64_t operator()(Index /*b*/, Index t) const { return advance(start, t); }
   position_range range(const char* /*function*/, Index batch, Index tokens) const {
     position_range range;
-    if (batch > 0 && tokens > 0) {
-      range.include(start);
-      range.include(advance(start, tokens - 1));
-    }
+    if (batch > 0) range.include(start, tokens);
     return range;
   }
 };
@@ -1769,11 +1786,7 @@ struct started_rows {
     if (starts.size() != batch)
       throw_invalid(function, "row_starts must be [batch] = ", batch, ", got ", starts.size());
     position_range range;
-    if (tokens == 0) return range;
-    for (Index b = 0; b < batch; ++b) {
-      range.include(as_position(starts[b]));
-      range.include(advance(as_position(starts[b]), tokens - 1));
-    }
+    for (Index b = 0; b < batch; ++b) range.include(as_position(starts[b]), tokens);
     return range;
   }
 };
@@ -1812,13 +1825,8 @@ struct segmented_positions {
       throw_invalid(function, "segment starts must be empty or one per segment, got ", starts.size(), " for ",
                     offsets.size() - 1, " segments");
     position_range range;
-    for (Index s = 0; s + 1 < offsets.size(); ++s) {
-      const std::int64_t begin = as_position(offsets[s]), end = as_position(offsets[s + 1]);
-      if (end == begin) continue;
-      // Differences do not overflow: offsets start at 0 and do not decrease.
-      range.include(start_of(s));
-      range.include(advance(start_of(s), end - begin - 1));
-    }
+    for (Index s = 0; s + 1 < offsets.size(); ++s)  // no overflow: offsets start at 0 and do not decrease
+      range.include(start_of(s), as_position(offsets[s + 1]) - as_position(offsets[s]));
     return batch > 0 ? range : position_range{};
   }
   std::int64_t start_of(Index segment) const { return starts.empty() ? 0 : as_position(starts[segment]); }
@@ -2626,7 +2634,7 @@ inline void check_options(const char* function, const attention_options& options
 
 #ifndef ROPE_BASE_SIMD_PACKET_MATH_HPP
 #define ROPE_BASE_SIMD_PACKET_MATH_HPP
-#include <cfloat>     // FLT_EVAL_METHOD
+#include <cfloat>  // FLT_EVAL_METHOD
 #include <iterator>  // std::size
 
 #ifndef ROPE_BASE_SIMD_PACKET_HPP
@@ -2769,16 +2777,6 @@ inline A multiply_add(A a, A b, A c) {
   return a * b + c;
 #endif
 }
-namespace packet_search {
-/// The packet with n lanes among P, its half, the half of that, and so on.
-template <class P, int n>
-constexpr auto narrow() {
-  if constexpr (lanes<P> == n)
-    return std::type_identity<P>{};
-  else
-    return narrow<half_packet<P>, n>();
-}
-}  // namespace packet_search
 /// Whether channels of type T can be rotated in packets P of their arithmetic type.
 template <class T, class P>
 constexpr bool has_packets_of() {
@@ -2905,9 +2903,7 @@ EIGEN_ALWAYS_INLINE P multiply_subtract(const P& a, const P& b, const P& c) {
 template <class P>
 EIGEN_ALWAYS_INLINE P swap_neighbours(const P& a) {
   using A = typename Eigen::internal::unpacket_traits<P>::type;
-  using complex_packet =
-      typename decltype(packet_search::narrow<typename Eigen::internal::packet_traits<std::complex<A>>::type,
-                                              lanes<P> / 2>())::type;
+  using complex_packet = typename Eigen::internal::find_best_packet<std::complex<A>, lanes<P> / 2>::type;
   return Eigen::internal::pcplxflip(complex_packet(a)).v;
 }
 /// The lanes of P as 32-bit integers, for P of float.
@@ -3266,24 +3262,6 @@ EIGEN_ALWAYS_INLINE P exp2(const P& x) {
 #if defined(_M_FP_FAST)
 #pragma float_control(pop)
 #endif
-/// x, or the largest finite number of its sign if x is infinite.
-template <class A>
-A saturated(A x) {
-  using bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
-  constexpr bits magnitude = static_cast<bits>(~bits(0)) >> 1,
-                 infinity = sizeof(A) == 4 ? bits(0x7f800000u) : bits(0x7ff0000000000000u);
-  const bits word = bit_cast<bits>(x);
-  return bit_cast<A>(static_cast<bits>(word - bits((word & magnitude) == infinity)));
-}
-/// x as a number of A, saturated.
-template <class A>
-A saturated_to(double x) {
-  constexpr double largest = static_cast<double>((std::numeric_limits<A>::max)());
-  if constexpr (std::is_same_v<A, double>)
-    return saturated(x);
-  else
-    return static_cast<A>((std::min)((std::max)(x, -largest), largest));
-}
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_BASE_SIMD_PACKET_MATH_HPP
 /// Finds the keys that are visible to a query. They are index ranges if the caller gives ranges or key
@@ -4268,10 +4246,6 @@ struct single_pairs {
   static pairs load(const X* from) {
     return {from[0], from[1]};
   }
-  template <class X>
-  static pairs load_first(const X* from, Index count) {
-    return {count > 0 ? Number(from[0]) : Number{}, count > 1 ? Number(from[1]) : Number{}};
-  }
   static pairs fill(const number* from) { return load(from); }
   static even_odd<pairs> of_tokens(const pairs& first, const pairs& second) {
     return {{first.even, second.even}, {first.odd, second.odd}};
@@ -4406,13 +4380,9 @@ EIGEN_ALWAYS_INLINE void store_pairs(T* to, const P& first, const P& second) {
   store(to, P(low_lanes(first, second)));
   store(to + lanes<P>, P(high_lanes(first, second)));
 }
-#if defined(EIGEN_VECTORIZE_SSE)
+#if defined(EIGEN_VECTORIZE_AVX)
 // Rearranges entries into the order of load_pairs: the first half of every 128 bits comes from the first half
 // of the register.
-EIGEN_ALWAYS_INLINE __m128 in_order_of_pairs(__m128 a) { return a; }
-EIGEN_ALWAYS_INLINE __m128d in_order_of_pairs(__m128d a) { return a; }
-#endif
-#if defined(EIGEN_VECTORIZE_AVX)
 EIGEN_ALWAYS_INLINE __m256d in_order_of_pairs(__m256d a) {
 #if defined(EIGEN_VECTORIZE_AVX2)
   return _mm256_permute4x64_pd(a, 0xd8);
@@ -4438,7 +4408,7 @@ EIGEN_ALWAYS_INLINE __m512 in_order_of_pairs(__m512 a) {
 template <class P, class T, class A>
 EIGEN_ALWAYS_INLINE P load_pair_entries(const A* entries) {
   const P all = load<P>(entries);
-  if constexpr (std::is_same_v<T, Eigen::bfloat16>)
+  if constexpr (std::is_same_v<T, Eigen::bfloat16> || sizeof(P) == 16)  // the order of memory
     return all;
   else
     return P(in_order_of_pairs(all));
@@ -4555,31 +4525,22 @@ struct strip_sums {
   /// Calls body(row constant, packet constant) for each sum, unrolled.
   template <class Body>
   static EIGEN_ALWAYS_INLINE void for_each(const Body& body) {
-    unrolled(body, std::make_index_sequence<std::size_t(rows * packets)>{});
+    unrolled<std::size_t(rows * packets)>([&](auto i) {
+      body(std::integral_constant<int, int(i) / packets>{}, std::integral_constant<int, int(i) % packets>{});
+    });
   }
   /// sum[r][n] += row_numbers[r * step] * panel[n]
   EIGEN_ALWAYS_INLINE void multiply_add_row(const number* row_numbers, Index step, const number* panel) {
-    step_unrolled(row_numbers, step, panel, std::make_index_sequence<std::size_t(rows)>{},
-                  std::make_index_sequence<std::size_t(packets)>{});
-  }
- private:
-  template <class Body, std::size_t... i>
-  static EIGEN_ALWAYS_INLINE void unrolled(const Body& body, std::index_sequence<i...>) {
-    (body(std::integral_constant<int, int(i) / packets>{}, std::integral_constant<int, int(i) % packets>{}),
-     ...);
-  }
-  template <std::size_t... r, std::size_t... n>
-  EIGEN_ALWAYS_INLINE void step_unrolled(const number* row_numbers, Index step, const number* panel,
-                                         std::index_sequence<r...>, std::index_sequence<n...> all) {
-    const typename Products::pairs columns[] = {
-        Products::load(panel + Index(n) * numbers * Products::lanes)...};
-    (row_unrolled<int(r)>(Products::fill(row_numbers + Index(r) * step), columns, all), ...);
-  }
-  template <int row, std::size_t... n>
-  EIGEN_ALWAYS_INLINE void row_unrolled(const typename Products::pairs& of_row,
-                                        const typename Products::pairs* columns, std::index_sequence<n...>) {
-    ((sum[row * packets + int(n)] = Products::multiply_add(of_row, columns[n], sum[row * packets + int(n)])),
-     ...);
+    typename Products::pairs columns[std::size_t(packets)];
+    unrolled<std::size_t(packets)>(
+        [&](auto n) { columns[n] = Products::load(panel + Index(n) * numbers * Products::lanes); });
+    unrolled<std::size_t(rows)>([&](auto r) {
+      const typename Products::pairs of_row = Products::fill(row_numbers + Index(r) * step);
+      unrolled<std::size_t(packets)>([&](auto n) {
+        typename Products::sums& to = sum[r * std::size_t(packets) + n];
+        to = Products::multiply_add(of_row, columns[n], to);
+      });
+    });
   }
 };
 /// products[r * stride + n] = sum_d x_rd panel[d * width + n], or += if `adds`, for one strip of rows and one
@@ -4706,8 +4667,6 @@ void pack_row(const X* row, Index depth, A* packed, Index panel_stride) {
 ///     sum                  the type to which products are added
 ///     pairs, sums, reals   a register of pairs, of sums and of floats; each has `lanes` lanes
 ///     load(from)           pairs of neighbours, of packed or of stored numbers
-///     load_first(from, count)
-///                          like load, with zeros after `count` numbers
 ///     fill(from)           one pair in every lane
 ///     multiply_add(a, b, c)
 ///                          a.even * b.even + a.odd * b.odd + c in every lane
@@ -4722,7 +4681,6 @@ concept pair_products = requires(const typename X::number* packed, const typenam
   { X::zero() } -> std::same_as<typename X::sums>;
   { X::load(packed) } -> std::same_as<typename X::pairs>;
   { X::load(from) } -> std::same_as<typename X::pairs>;
-  { X::load_first(from, c) } -> std::same_as<typename X::pairs>;
   { X::fill(packed) } -> std::same_as<typename X::pairs>;
   { X::multiply_add(a, a, sums) } -> std::same_as<typename X::sums>;
   { X::of_tokens(a, a) } -> std::same_as<even_odd<typename X::pairs>>;
@@ -5036,15 +4994,6 @@ void multiply_by_scales(const token_source<C>& x, Index b, Index head, Index beg
 #define ROPE_BASE_PARALLEL_HPP
 /// Threads of a call. The caller provides them, and the library never creates one.
 namespace rope::inline ROPE_ABI {
-namespace detail {
-/// Bodies of parallel loops, with which the concepts below test a type.
-struct any_body {
-  void operator()(Index /*piece*/) const {}
-};
-struct any_range_body {
-  void operator()(Index /*first*/, Index /*last*/) const {}
-};
-}  // namespace detail
 /// A caller's own threads, with two const member functions. `threads()` returns how many run at a time.
 /// `parallel_for(count, body)` calls body(i) once for every i in [0, count), in any order and on any thread,
 /// and returns when all are done. While a thread waits in parallel_for, it must not run other work that calls
@@ -5059,15 +5008,15 @@ struct any_range_body {
 ///       }
 ///     };
 template <class X>
-concept thread_source = requires(const X& threads) {
+concept thread_source = requires(const X& threads, void (&body)(Index)) {
   { threads.threads() } -> std::convertible_to<Index>;
-  threads.parallel_for(Index{}, detail::any_body{});
+  threads.parallel_for(Index{}, body);
 };
 /// Eigen::ThreadPoolDevice, or a type with its interface. It is used without an adapter.
 template <class X>
-concept eigen_thread_pool_device = requires(const X& device) {
+concept eigen_thread_pool_device = requires(const X& device, void (&body)(Index, Index)) {
   { device.numThreads() } -> std::convertible_to<Index>;
-  device.parallelFor(Index{}, {0.0, 0.0, 0.0}, detail::any_range_body{});
+  device.parallelFor(Index{}, {0.0, 0.0, 0.0}, body);
 };
 /// The types that a `threads` parameter accepts.
 template <class X>
@@ -7052,9 +7001,10 @@ void check_memory(const char* function, const head_view<T>&... views) {
   };
   (check_one(views), ...);
 }
-/// check_view and check_memory.
+/// check_view and check_memory. This function and check_rotation are declared inline: if g++ calls them, it
+/// stores every field of the view first, which takes as long as rotating a head.
 template <class T>
-void check_heads(const char* function, const head_view<T>& x) {
+inline void check_heads(const char* function, const head_view<T>& x) {
   check_view(function, x);
   check_memory(function, x);
 }
@@ -7078,12 +7028,15 @@ template <class T>
 void check_written(const char* function, const head_view<T>& x) {
   if constexpr (is_quantized<std::remove_const_t<T>>) check_written(function, x.scales);
   if (x.size() == 0) return;
-  for (const auto& [extent, stride] :
-       {std::pair(x.batch, x.batch_stride), {x.tokens, x.token_stride}, {x.heads, x.head_stride}})
+  const auto check_axis = [&](Index extent, Index stride) {
     if (extent > 1 && stride < x.head_dim && stride > -x.head_dim)
       throw_invalid(function, "the channels of a view that is written must not overlap, got a stride of ",
                     stride, " between heads of ", x.head_dim,
                     " channels; copy an expanded (broadcast) tensor first");
+  };
+  check_axis(x.batch, x.batch_stride);
+  check_axis(x.tokens, x.token_stride);
+  check_axis(x.heads, x.head_stride);
 }
 /// Replaces positions in a call of check_rotation if the smallest and largest position are known.
 struct known_range {
@@ -7182,8 +7135,8 @@ void check_rotation(const char* function, Index batch, Index tokens, Index head_
 }
 /// Checks the view as well, before anything is written.
 template <class Layout, class T, class S, class Source>
-void check_rotation(const char* function, const head_view<T>& x, const placed_table<S>& table,
-                    const Source& positions) {
+inline void check_rotation(const char* function, const head_view<T>& x, const placed_table<S>& table,
+                           const Source& positions) {
   check_heads(function, x);
   check_rotation<Layout>(function, x.batch, x.tokens, x.head_dim, table, positions);
 }
@@ -7652,11 +7605,11 @@ void run_plans(const Threads& threads, Index block, const Plan& plan, const More
     }
   });
 }
-/// A checked call. Its members are values, so that a compiler can keep them in registers. Positions are not
-/// part of the type, so its loops are compiled only once for all kinds of positions.
+/// A checked call. Positions are not part of the type, so its loops are compiled only once for all kinds of
+/// positions.
 ///
-/// For few tokens, structs that were just written are not copied: clang copies 32 bytes at once, and such a
-/// load waits until the stores of the single fields are complete.
+/// For few tokens, structs that were just written are not copied, and views are referred to: compilers copy 16
+/// or 32 bytes at once, and such a load waits until the stores of the single fields are complete.
 ///
 /// \tparam in_place  whether x and out are the same view, which leaves the loops more registers. If it is
 ///                   false they may be the same too
@@ -7664,19 +7617,22 @@ template <class Layout, bool inverse, class T, class S, bool in_place>
 class rotation_plan {
   using A = arithmetic<T>;
  public:
-  EIGEN_ALWAYS_INLINE rotation_plan(const head_view<const T>& x, const head_view<T>& out,
+  using input = head_view<std::conditional_t<in_place, T, const T>>;
+  EIGEN_ALWAYS_INLINE rotation_plan(const input& x ROPE_DETAIL_LIFETIMEBOUND,
+                                    const head_view<T>& out ROPE_DETAIL_LIFETIMEBOUND,
                                     const placed_table<S>& placed,
                                     reverse_rotation back = reverse_rotation::inverse)
-      : x_(with_taken_strides(x)),
-        out_(with_taken_strides(out)),
-        table_(placed.table().view()),
-        first_channel_(placed.first_channel()) {
+      : x_(x), out_(out), table_(placed.table().view()), first_channel_(placed.first_channel()) {
     const double m = placed.table().attention_factor();
-    invert_rows_ = back == reverse_rotation::inverse && (table_.given || !has_inverse_square<S>(m));
-    if (back == reverse_rotation::inverse && !invert_rows_) scale_ = static_cast<S>(1 / (m * m));
-    if (invert_rows_ && !table_.given) unit_ = std::ldexp(1.0, -std::ilogb(m));
+    if (inverse && back == reverse_rotation::inverse) {
+      invert_rows_ = table_.given || !has_inverse_square<S>(m);
+      if (!invert_rows_)
+        scale_ = static_cast<S>(1 / (m * m));
+      else if (!table_.given)
+        unit_ = std::ldexp(1.0, -std::ilogb(m));
+    }
     converts_rows_ = converts_rows<T>(table_, m);
-    choose_order();
+    if (tokens() != 1) choose_order();
   }
   /// The number of tokens of all rows of the batch.
   Index tokens() const { return x_.batch * x_.tokens; }
@@ -7702,18 +7658,17 @@ class rotation_plan {
                    });
   }
   void rotate_few(const std::int64_t* positions) const;
- private:
-  /// The view with stride 0 for a single head or token: that stride is arbitrary and must not be added to a
-  /// pointer.
-  template <class X>
-  static head_view<X> with_taken_strides(head_view<X> x) {
-    if (x.heads == 1) x.head_stride = 0;
-    if (x.tokens == 1) x.token_stride = 0;
-    return x;
+  /// Rotates the only token of the call. Skips what run needs for pieces and threads, which takes as long as
+  /// the rotation of a few heads.
+  void rotate_one(std::int64_t position) const {
+    if (x_.heads > 0) rotate_few(&position);
   }
+ private:
+  /// The stride between tokens or heads. That of a single one is arbitrary and must not be added to a pointer.
+  static Index step(Index extent, Index stride) { return extent == 1 ? 0 : stride; }
   void rotate_piece(Index b, Index t, Index count, const std::int64_t* positions) const;
-  /// Chooses the head order, and the prefetches that are faster if channels are not in a cache. Data of 16
-  /// MiB exceeds L2 but fits most shared L3 caches.
+  /// Chooses the head order, and the prefetches that are faster if channels are not in a cache. A single token
+  /// needs neither. Data of 16 MiB exceeds L2 but fits most shared L3 caches.
   void choose_order() {
     constexpr bool halves = std::is_same_v<Layout, half_split>;
     const bool from_memory = bytes() >= Index{1} << 24;
@@ -7754,7 +7709,7 @@ class rotation_plan {
     token_heads<T> x = {first.in, first.out, first.heads, first.in_stride, first.out_stride};
     const table_view<S> table = table_;
     const S scale = scale_;
-    const Index in_step = x_.token_stride, out_step = out_.token_stride;
+    const Index in_step = step(count, x_.token_stride), out_step = step(count, out_.token_stride);
     const Index ahead = tokens_ahead_ > 0 ? tokens_ahead_ : count;
     for (Index t = 0; t < count; ++t, x.in += in_step, x.out += out_step) {
       if constexpr (order == head_order::together) ROPE_DETAIL_NO_VECTOR_KEPT;
@@ -7786,19 +7741,19 @@ class rotation_plan {
   }
   /// Copies the channels of `count` tokens that are not rotated: all except `rotating` channels from
   /// first_channel_ on.
-  EIGEN_DONT_INLINE void copy(token_heads<T> x, Index count, Index rotating) const {
+  EIGEN_DONT_INLINE void copy(const token_heads<T>& x, Index count, Index rotating) const {
     if (x.in == x.out || rotating == x_.head_dim) return;
     const Index first = -first_channel_, last = first + x_.head_dim;
-    for (Index t = 0; t < count; ++t, x.in += x_.token_stride, x.out += out_.token_stride)
+    for (Index t = 0; t < count; ++t)
       for (Index h = 0; h < x.heads; ++h) {
-        const T* in = x.in + h * x.in_stride;
-        T* out = x.out + h * x.out_stride;
+        const T* in = x.in + t * x_.token_stride + h * x.in_stride;
+        T* out = x.out + t * out_.token_stride + h * x.out_stride;
         std::copy(in + first, in, out + first);
         std::copy(in + rotating, in + last, out + rotating);
       }
   }
-  head_view<const T> x_;
-  head_view<T> out_;
+  const input& x_;
+  const head_view<T>& out_;
   table_view<S> table_;
   Index first_channel_;
   bool invert_rows_ = false;
@@ -7821,7 +7776,8 @@ void rotation_plan<Layout, inverse, T, S, in_place>::rotate_piece(Index b, Index
   const Index together = is_token_major(x_) ? x_.heads : Index{tokens_ahead_ > 0 ? 4 : 8};
   for (Index h = 0; h < x_.heads; h += together) {
     const token_heads<T> x = {x_.at(b, t, h) + first_channel_, out_.at(b, t, h) + first_channel_,
-                              (std::min)(together, x_.heads - h), x_.head_stride, out_.head_stride};
+                              (std::min)(together, x_.heads - h), step(x_.heads, x_.head_stride),
+                              step(x_.heads, out_.head_stride)};
     if (x.in != x.out && 2 * table_.pairs != x_.head_dim) copy(x, count, 2 * table_.pairs);
     if (order_ == head_order::of_memory)
       rotate_tokens<head_order::of_memory>(x, count, positions);
@@ -7835,9 +7791,9 @@ void rotation_plan<Layout, inverse, T, S, in_place>::rotate_piece(Index b, Index
 /// head_order::of_memory is for more tokens than a cache holds, so only the other orders are compiled here.
 template <class Layout, bool inverse, class T, class S, bool in_place>
 void rotation_plan<Layout, inverse, T, S, in_place>::rotate_few(const std::int64_t* positions) const {
-  const token_heads<T> x = {x_.data + first_channel_, out_.data + first_channel_, x_.heads, x_.head_stride,
-                            out_.head_stride};
-  copy(x, x_.tokens, 2 * table_.pairs);
+  const token_heads<T> x = {x_.data + first_channel_, out_.data + first_channel_, x_.heads,
+                            step(x_.heads, x_.head_stride), step(x_.heads, out_.head_stride)};
+  if constexpr (!in_place) copy(x, x_.tokens, 2 * table_.pairs);
   x_.heads == 1 ? rotate_tokens<head_order::one>(x, x_.tokens, positions)
                 : rotate_tokens<head_order::together>(x, x_.tokens, positions);
 }
@@ -7855,10 +7811,11 @@ plan_at(const Plan&, const Source&) -> plan_at<Plan, Source>;
 /// Rotates every head of `x` into `out`, which is `x` if `in_place`. The arguments must be checked.
 template <class Layout, bool inverse, bool in_place = false, class T, class S, class Source,
           class Threads = this_thread>
-void rotate_into(const std::type_identity_t<head_view<const T>>& x, const head_view<T>& out,
-                 const placed_table<S>& table, const Source& positions, const Threads& threads = {},
-                 reverse_rotation back = reverse_rotation::inverse) {
+void rotate_into(const typename rotation_plan<Layout, inverse, T, S, in_place>::input& x,
+                 const head_view<T>& out, const placed_table<S>& table, const Source& positions,
+                 const Threads& threads = {}, reverse_rotation back = reverse_rotation::inverse) {
   const rotation_plan<Layout, inverse, T, S, in_place> all(x, out, table, back);
+  if (all.tokens() == 1) return all.rotate_one(positions(0, 0));
   run_plans(threads, all.block(), plan_at{all, positions});
 }
 }  // namespace rope::inline ROPE_ABI::detail
@@ -9610,7 +9567,7 @@ EIGEN_ALWAYS_INLINE void score_block_of_pairs(const typename Products::number* q
     for (Index p = 0; p < line; p += 2 * L) multiply(d + p, whole);
   }
   for (; d + 2 * L <= depth; d += 2 * L) multiply(d, whole);
-  if (d < depth) multiply(d, [&](const auto* from) { return Products::load_first(from, depth - d); });
+  if (d < depth) multiply(d, [&](const auto* from) { return load_first_pairs<Products>(from, depth - d); });
   typename Products::sum totals[padded];
   unrolled<padded / std::size_t(L)>([&](auto i) ROPE_DETAIL_INLINE_LAMBDA {
     sums group[std::size_t(L)];
@@ -9698,7 +9655,7 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
   const auto token = [&](Index j) {
     return [&, j](int n) ROPE_DETAIL_INLINE_LAMBDA { return load(values.at(j), n); };
   };
-  const auto nothing = [&](int) { return Products::load_first(values.rows.rows, 0); };
+  const auto nothing = [&](int) { return load_first_pairs<Products>(values.rows.rows, 0); };
   Index j = values.first;
   if (j % 2 == 1) {
     prefetch(1);
@@ -9742,7 +9699,7 @@ EIGEN_DONT_INLINE void value_rows_of_pairs(const value_pairs<Products>& values, 
   for (Index r = 0; r < rows; ++r) std::copy_n(sums + r * channels + c, rest, padded + r * width);
   value_block_of_pairs<rows, 1>(
       values.from_channel(c), padded, width,
-      [&](const stored* from, int) { return Products::load_first(from, rest); }, ahead, again(c));
+      [&](const stored* from, int) { return load_first_pairs<Products>(from, rest); }, ahead, again(c));
   for (Index r = 0; r < rows; ++r) std::copy_n(padded + r * width, rest, sums + r * channels + c);
 }
 }  // namespace rope::inline ROPE_ABI::detail
@@ -9967,9 +9924,6 @@ struct bfloat16_pairs {
   static constexpr Index lanes = detail::lanes<P>;
   static EIGEN_ALWAYS_INLINE sums zero() { return detail::fill<P>(0.0f); }
   static EIGEN_ALWAYS_INLINE pairs load(const number* from) { return load_bits<pairs>(from); }
-  static EIGEN_ALWAYS_INLINE pairs load_first(const number* from, Index count) {
-    return load_first_pairs<bfloat16_pairs>(from, count);
-  }
   static EIGEN_ALWAYS_INLINE pairs fill(const number* from) { return fill_pair<pairs>(from); }
   /// a.even * b.even + (a.odd * b.odd + c) in every lane.
   static EIGEN_ALWAYS_INLINE sums multiply_add(const pairs& a, const pairs& b, const sums& c) {
@@ -10038,6 +9992,47 @@ struct integer_products<float> : single_pairs<std::int16_t, std::int8_t, std::in
     return a.even * b.even + a.odd * b.odd + c;
   }
 };
+// Registers of 16-bit integers: widened ones of 8 bits, the sums of the products of two neighbours, and the
+// alternating integers of two registers, of the first and of the second half of every 128 bits.
+#if defined(EIGEN_VECTORIZE_SSE)
+EIGEN_ALWAYS_INLINE __m128i widened_integers(const std::int8_t* from, lane_count<4>) {
+  const __m128i packed = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+  return _mm_srai_epi16(_mm_unpacklo_epi8(packed, packed), 8);
+}
+EIGEN_ALWAYS_INLINE __m128i neighbour_products(__m128i a, __m128i b) { return _mm_madd_epi16(a, b); }
+EIGEN_ALWAYS_INLINE __m128i low_integers(__m128i a, __m128i b) { return _mm_unpacklo_epi16(a, b); }
+EIGEN_ALWAYS_INLINE __m128i high_integers(__m128i a, __m128i b) { return _mm_unpackhi_epi16(a, b); }
+#elif defined(EIGEN_VECTORIZE_NEON) && EIGEN_ARCH_ARM64
+EIGEN_ALWAYS_INLINE int32x4_t widened_integers(const std::int8_t* from, lane_count<4>) {
+  return vreinterpretq_s32_s16(vmovl_s8(vld1_s8(from)));
+}
+EIGEN_ALWAYS_INLINE int32x4_t neighbour_products(int32x4_t a, int32x4_t b) {
+  const int16x8_t x = vreinterpretq_s16_s32(a), y = vreinterpretq_s16_s32(b);
+  return vpaddq_s32(vmull_s16(vget_low_s16(x), vget_low_s16(y)), vmull_high_s16(x, y));
+}
+EIGEN_ALWAYS_INLINE int32x4_t low_integers(int32x4_t a, int32x4_t b) {
+  return vreinterpretq_s32_s16(vzip1q_s16(vreinterpretq_s16_s32(a), vreinterpretq_s16_s32(b)));
+}
+EIGEN_ALWAYS_INLINE int32x4_t high_integers(int32x4_t a, int32x4_t b) {
+  return vreinterpretq_s32_s16(vzip2q_s16(vreinterpretq_s16_s32(a), vreinterpretq_s16_s32(b)));
+}
+#endif
+#if defined(EIGEN_VECTORIZE_AVX2)
+EIGEN_ALWAYS_INLINE __m256i widened_integers(const std::int8_t* from, lane_count<8>) {
+  return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+EIGEN_ALWAYS_INLINE __m256i neighbour_products(__m256i a, __m256i b) { return _mm256_madd_epi16(a, b); }
+EIGEN_ALWAYS_INLINE __m256i low_integers(__m256i a, __m256i b) { return _mm256_unpacklo_epi16(a, b); }
+EIGEN_ALWAYS_INLINE __m256i high_integers(__m256i a, __m256i b) { return _mm256_unpackhi_epi16(a, b); }
+#endif
+#if defined(EIGEN_VECTORIZE_AVX512) && defined(__AVX512BW__)
+EIGEN_ALWAYS_INLINE __m512i widened_integers(const std::int8_t* from, lane_count<16>) {
+  return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+EIGEN_ALWAYS_INLINE __m512i neighbour_products(__m512i a, __m512i b) { return _mm512_madd_epi16(a, b); }
+EIGEN_ALWAYS_INLINE __m512i low_integers(__m512i a, __m512i b) { return _mm512_unpacklo_epi16(a, b); }
+EIGEN_ALWAYS_INLINE __m512i high_integers(__m512i a, __m512i b) { return _mm512_unpackhi_epi16(a, b); }
+#endif
 #if defined(EIGEN_VECTORIZE_SSE) || (defined(EIGEN_VECTORIZE_NEON) && EIGEN_ARCH_ARM64)
 template <class P>
 struct integer_products {
@@ -10052,26 +10047,7 @@ struct integer_products {
   static EIGEN_ALWAYS_INLINE sums zero() { return detail::fill<P>(0.0f); }
   static EIGEN_ALWAYS_INLINE pairs load(const std::int16_t* from) { return load_bits<pairs>(from); }
   static EIGEN_ALWAYS_INLINE pairs load(const std::int8_t* from) {
-#if defined(EIGEN_VECTORIZE_AVX512) && defined(__AVX512BW__)
-    if constexpr (sizeof(P) == 64)
-      return pairs(_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
-#endif
-#if defined(EIGEN_VECTORIZE_AVX2)
-    if constexpr (sizeof(P) == 32)
-      return pairs(_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
-#endif
-#if defined(EIGEN_VECTORIZE_SSE)
-    if constexpr (sizeof(P) == 16) {
-      const __m128i packed = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
-      return pairs(_mm_srai_epi16(_mm_unpacklo_epi8(packed, packed), 8));
-    }
-#else
-    return pairs(vreinterpretq_s32_s16(vmovl_s8(vld1_s8(from))));
-#endif
-  }
-  template <class X>
-  static EIGEN_ALWAYS_INLINE pairs load_first(const X* from, Index count) {
-    return load_first_pairs<integer_products>(from, count);
+    return pairs(widened_integers(from, lane_count<int(lanes)>{}));
   }
   static EIGEN_ALWAYS_INLINE pairs fill(const number* from) { return fill_pair<pairs>(from); }
   /// a.even * b.even + a.odd * b.odd + c in every lane.
@@ -10080,29 +10056,13 @@ struct integer_products {
     if constexpr (sizeof(P) == 64)
       return from_bits<P>(bits(_mm512_dpwssd_epi32(__m512i(to_bits(c)), __m512i(a), __m512i(b))));
 #endif
-    return in_register(plus(c, products_of(a, b)));  // otherwise GCC forms many products before adding
+    return in_register(
+        plus(c, pairs(neighbour_products(a, b))));  // otherwise GCC forms many products before adding
   }
   /// Pairs of the same channel of two tokens, from pairs of adjacent channels. Each result has one half of
   /// the channels, in the order of load_sums and store_sums.
   static EIGEN_ALWAYS_INLINE even_odd<pairs> of_tokens(const pairs& first, const pairs& second) {
-#if defined(EIGEN_VECTORIZE_AVX512) && defined(__AVX512BW__)
-    if constexpr (sizeof(P) == 64)
-      return {pairs(_mm512_unpacklo_epi16(__m512i(first), __m512i(second))),
-              pairs(_mm512_unpackhi_epi16(__m512i(first), __m512i(second)))};
-#endif
-#if defined(EIGEN_VECTORIZE_AVX2)
-    if constexpr (sizeof(P) == 32)
-      return {pairs(_mm256_unpacklo_epi16(__m256i(first), __m256i(second))),
-              pairs(_mm256_unpackhi_epi16(__m256i(first), __m256i(second)))};
-#endif
-#if defined(EIGEN_VECTORIZE_SSE)
-    if constexpr (sizeof(P) == 16)
-      return {pairs(_mm_unpacklo_epi16(__m128i(first), __m128i(second))),
-              pairs(_mm_unpackhi_epi16(__m128i(first), __m128i(second)))};
-#else
-    const int16x8_t x = vreinterpretq_s16_s32(first), y = vreinterpretq_s16_s32(second);
-    return {vreinterpretq_s32_s16(vzip1q_s16(x, y)), vreinterpretq_s32_s16(vzip2q_s16(x, y))};
-#endif
+    return {pairs(low_integers(first, second)), pairs(high_integers(first, second))};
   }
   /// The index of channel c of 2 * lanes in the concatenated registers of of_tokens. Unpacking stays within
   /// 128 bits: of every eight channels, the first four are in the first register and the others in the
@@ -10142,20 +10102,6 @@ struct integer_products {
     store_bits(to, to_bits(sums_of_lanes(of, added)));
   }
  private:
-  static EIGEN_ALWAYS_INLINE bits products_of(const pairs& a, const pairs& b) {
-#if defined(EIGEN_VECTORIZE_AVX512) && defined(__AVX512BW__)
-    if constexpr (sizeof(P) == 64) return bits(_mm512_madd_epi16(__m512i(a), __m512i(b)));
-#endif
-#if defined(EIGEN_VECTORIZE_AVX2)
-    if constexpr (sizeof(P) == 32) return bits(_mm256_madd_epi16(__m256i(a), __m256i(b)));
-#endif
-#if defined(EIGEN_VECTORIZE_SSE)
-    if constexpr (sizeof(P) == 16) return bits(_mm_madd_epi16(__m128i(a), __m128i(b)));
-#else
-    const int16x8_t x = vreinterpretq_s16_s32(a), y = vreinterpretq_s16_s32(b);
-    return vpaddq_s32(vmull_s16(vget_low_s16(x), vget_low_s16(y)), vmull_high_s16(x, y));
-#endif
-  }
   static EIGEN_ALWAYS_INLINE sums plus(const sums& a, const bits& b) {
     return from_bits<P>(detail::add(to_bits(a), b));
   }
@@ -11380,8 +11326,9 @@ void check_result(const char* function, const head_view<const X>& x, const head_
 /// Rotates `x` into `out` after all argument checks.
 ///
 /// \tparam in_place  whether out is x
+/// \tparam X         T if in_place, else a const channel type
 template <class Layout, bool inverse, bool in_place, class X, class T, class S, class P, class Threads>
-void rotate_checked(const char* function, const head_view<const X>& x, const head_view<T>& out,
+void rotate_checked(const char* function, const head_view<X>& x, const head_view<T>& out,
                     const placed_table<S>& table, const P& positions, const Threads& threads,
                     reverse_rotation back = reverse_rotation::inverse) {
   const auto source = position_source(positions, x.tokens);
@@ -11391,9 +11338,10 @@ void rotate_checked(const char* function, const head_view<const X>& x, const hea
     check_written(function, out);
   else
     check_result(function, x, out);
-  if constexpr (std::is_same_v<X, T>)
+  using input = std::remove_const_t<X>;
+  if constexpr (std::is_same_v<input, T>)
     rotate_into<Layout, inverse, in_place>(x, out, table, source, threads, back);
-  else if constexpr (is_or_widens<X, T>)
+  else if constexpr (is_or_widens<input, T>)
     rotate_and_round<Layout, inverse>(x, out, table, source, threads);
 }
 /// Throws unless q and k have the same batch and tokens.
@@ -11429,6 +11377,10 @@ void rotate_both_checked(const char* function, const head_view<Q>& q, const head
   if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
   const rotation_plan<Layout, inverse, Q, S, true> queries(q, q, table, back);
   const rotation_plan<Layout, inverse, K, S, true> keys(k, k, table, back);
+  if (queries.tokens() == 1) {
+    queries.rotate_one(source(0, 0));
+    return keys.rotate_one(source(0, 0));
+  }
   run_plans(threads, queries.block(), plan_at{queries, source}, plan_at{keys, source});
 }
 }  // namespace detail
@@ -11507,8 +11459,8 @@ void rotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& po
   ROPE_DETAIL_CHECK_WRITABLE("rotate_to", "out", T);
   ROPE_DETAIL_CHECK_ROUNDED("rotate_to", X, T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, false, false, std::remove_const_t<X>>(
-        "rotate_to", x, out, detail::placed(table), positions, threads);
+    detail::rotate_checked<Layout, false, false, const X>("rotate_to", x, out, detail::placed(table),
+                                                          positions, threads);
 }
 /// Inverse of `rotate`, in place: rotates every pair by the opposite angle and divides by attention_factor.
 ///
@@ -11554,8 +11506,8 @@ void unrotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& 
   ROPE_DETAIL_CHECK_WRITABLE("unrotate_to", "out", T);
   ROPE_DETAIL_CHECK_ROUNDED("unrotate_to", X, T);
   if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, false, std::remove_const_t<X>>(
-        "unrotate_to", x, out, detail::placed(table), positions, threads);
+    detail::rotate_checked<Layout, true, false, const X>("unrotate_to", x, out, detail::placed(table),
+                                                         positions, threads);
 }
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_to, 2);
@@ -11772,15 +11724,15 @@ requires(detail::lacks_view<4, Arguments...>() || detail::lacks_output<Arguments
 }
 #undef ROPE_DETAIL_CHECK_ATTENTION
 }  // namespace rope::inline ROPE_ABI
-#define ROPE_DETAIL_ROTATIONS_AT(declared, T, Layout, Positions)                                             \
-  declared void rotate_checked<Layout, false, true>(const char*, const head_view<const T>&,                  \
-                                                    const head_view<T>&, const placed_table<float>&,         \
-                                                    const Positions&, const this_thread&, reverse_rotation); \
-  declared void rotate_checked<Layout, false, false>(                                                        \
-      const char*, const head_view<const T>&, const head_view<T>&, const placed_table<float>&,               \
-      const Positions&, const this_thread&, reverse_rotation);                                               \
-  declared void rotate_both_checked<Layout, false>(const char*, const head_view<T>&, const head_view<T>&,    \
-                                                   const placed_table<float>&, const Positions&,             \
+#define ROPE_DETAIL_ROTATIONS_AT(declared, T, Layout, Positions)                                           \
+  declared void rotate_checked<Layout, false, true>(const char*, const head_view<T>&, const head_view<T>&, \
+                                                    const placed_table<float>&, const Positions&,          \
+                                                    const this_thread&, reverse_rotation);                 \
+  declared void rotate_checked<Layout, false, false>(                                                      \
+      const char*, const head_view<const T>&, const head_view<T>&, const placed_table<float>&,             \
+      const Positions&, const this_thread&, reverse_rotation);                                             \
+  declared void rotate_both_checked<Layout, false>(const char*, const head_view<T>&, const head_view<T>&,  \
+                                                   const placed_table<float>&, const Positions&,           \
                                                    const this_thread&, reverse_rotation)
 #define ROPE_DETAIL_ROTATIONS_OF(declared, T, Layout)           \
   declared class rotation_plan<Layout, false, T, float, false>; \
@@ -13393,8 +13345,9 @@ void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const Table& table, 
   ROPE_DETAIL_CHECK_WRITABLE("rotate_gradient_to", "d_x", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("rotate_gradient_to", "d_y and d_x", G, T);
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<G>, T>)
-    detail::rotate_checked<Layout, true, false, T>("rotate_gradient_to", d_y, d_x, detail::placed(table),
-                                                   positions, threads, detail::reverse_rotation::transpose);
+    detail::rotate_checked<Layout, true, false, const T>("rotate_gradient_to", d_y, d_x,
+                                                         detail::placed(table), positions, threads,
+                                                         detail::reverse_rotation::transpose);
 }
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient_to, 2);
@@ -13970,6 +13923,7 @@ inline constexpr block_rotation<unnamed_layout, no_table, std::int64_t, std::int
 
 #ifndef ROPE_BLOCK_WEIGHTS_HPP
 #define ROPE_BLOCK_WEIGHTS_HPP
+#include <tuple>  // std::apply
 /// The parameters of an attention block, as checkpoints store them.
 namespace rope::inline ROPE_ABI {
 namespace detail {
@@ -14046,12 +14000,10 @@ struct projection {
   /// Throws:  std::invalid_argument if there are gaps between rows or numbers of the weight, or between
   ///          numbers of the bias
   template <detail::strided_span<2> W>
-  requires(!detail::dense<W>) projection(const W& w)
-      : projection(span_data(w), detail::span_extent(w, 0), detail::span_extent(w, 1)) {}
+  requires(!detail::dense<W>) projection(const W& w) : projection(map_of_span<weight_map>(w)) {}
   template <detail::strided_span<2> W, detail::strided_span<1> B>
   requires(!detail::dense<W> && !detail::dense<B>) projection(const W& w, const B& b)
-      : projection(weight_map(span_data(w), detail::span_extent(w, 0), detail::span_extent(w, 1)),
-                   bias_map(span_data(b), detail::span_extent(b, 0))) {}
+      : projection(map_of_span<weight_map>(w), map_of_span<bias_map>(b)) {}
   /// A row-major array in memory.
   ///
   /// \param w  [out_features, in_features]
@@ -14059,18 +14011,19 @@ struct projection {
   projection(T* w, Index out_features, Index in_features, T* b = nullptr)
       : weight(w, out_features, in_features), bias(b, b == nullptr ? 0 : out_features) {}
  private:
-  /// Checks that the numbers of an mdspan are contiguous in the order of its indices, and returns them.
-  template <class X>
-  static T* span_data(const X& x) {
+  /// The map of an mdspan, whose numbers must be contiguous in the order of its indices.
+  template <class Map, class X>
+  static Map map_of_span(const X& x) {
     constexpr int rank = static_cast<int>(X::rank());
+    const auto memory = detail::indexed_memory_of<rank>(x);
     Index contiguous = 1;
-    for (int i = rank - 1; i >= 0; contiguous *= detail::span_extent(x, i--))
-      if (detail::span_extent(x, i) > 1 && detail::span_stride(x, i) != contiguous)
+    for (std::size_t i = rank; i-- > 0; contiguous *= memory.extents[i])
+      if (memory.extents[i] > 1 && memory.strides[i] != contiguous)
         detail::throw_invalid("projection", "an mdspan of a ", rank == 1 ? "bias" : "weight",
                               " must be row-major without gaps (layout_right), got a stride of ",
-                              detail::span_stride(x, i), " on index ", i, " in place of ", contiguous,
+                              memory.strides[i], " on index ", i, " in place of ", contiguous,
                               "; copy it first");
-    return x.data_handle();
+    return std::apply([&](auto... extents) { return Map(memory.data, extents...); }, memory.extents);
   }
   template <class B>
   static bias_map checked_bias(B& b) {
@@ -20504,12 +20457,23 @@ inline blend_bounds blend_between(double fast, double slow, bool truncate, const
   return {low, high};
 }
 /// The share of a pair that is interpolated: 0 below `low`, 1 above `high`, and linear between them.
-inline wide_real ramp(Index pair, wide_real low, wide_real high) {
-  return std::clamp((pair - low) / (high - low), wide_real(0), wide_real(1));
+inline wide_real ramp(Index pair, const blend_bounds& of) {
+  return std::clamp((pair - of.low) / (of.high - of.low), wide_real(0), wide_real(1));
 }
 /// \param field  the names of the rule and of its field, for the message
 inline void require_positive(const char* field, double value) {
   if (!is_finite(value) || value <= 0) throw_invalid({field, " must be positive and finite, got ", value});
+}
+/// Checks that a list has one positive number per pair.
+///
+/// \param list  what messages call the list
+inline void check_factors(const char* rule, const char* list, const std::vector<double>& factors,
+                          const schedule& axis) {
+  if (static_cast<Index>(factors.size()) != axis.inv_freq.size())
+    throw_invalid(rule, list, " must have one value per pair, ", axis.inv_freq.size(), ", got ",
+                  factors.size());
+  for (const double factor : factors)
+    check_finite(rule, factor > 0, "a factor must be positive and finite", factor);
 }
 /// Multiplies the base by multiplier. The product must be above 1.
 ///
@@ -20557,10 +20521,7 @@ struct pair_factor_scaling {
   ///
   /// Throws:  std::invalid_argument unless there is one factor per pair, each finite and positive
   void apply(schedule& axis) const {
-    if (static_cast<Index>(factors.size()) != axis.inv_freq.size())
-      detail::throw_invalid("pair_factor_scaling", "factors must have one value per pair, ",
-                            axis.inv_freq.size(), ", got ", factors.size());
-    for (const double factor : factors) detail::require_positive("pair_factor_scaling: a factor", factor);
+    detail::check_factors("pair_factor_scaling", "factors", factors, axis);
     for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= factors[static_cast<std::size_t>(i)];
   }
 };
@@ -20642,12 +20603,11 @@ struct yarn_scaling {
   /// Requires:  original_max_position, beta_fast and beta_slow finite and positive
   /// Throws:    std::invalid_argument if low > high, which means that no pair is between them
   blend_bounds bounds(const schedule& axis) const {
-    const auto [low, high] =
-        detail::blend_between(beta_fast, beta_slow, truncate, axis, original_max_position);
-    if (low > high)
+    const auto of = detail::blend_between(beta_fast, beta_slow, truncate, axis, original_max_position);
+    if (of.low > of.high)
       detail::throw_invalid("yarn_scaling", "no pair lies between beta_fast and beta_slow, got low ",
-                            static_cast<double>(low), " above high ", static_cast<double>(high));
-    return {low, high};
+                            static_cast<double>(of.low), " above high ", static_cast<double>(of.high));
+    return of;
   }
   /// g(k) of the formula above.  Requires: factor finite and positive
   double growth(double k) const { return static_cast<double>(wide_growth(k)); }
@@ -20673,9 +20633,9 @@ struct yarn_scaling {
       detail::check_finite("yarn_scaling", field.value_or(0) >= 0,
                            "attention_factor, mscale and mscale_all_dim must be finite and not negative",
                            field.value_or(0));
-    const auto [low, high] = bounds(axis);
+    const blend_bounds of = bounds(axis);
     for (Index i = 0; i < axis.inv_freq.size(); ++i) {
-      const wide_real interpolated = detail::ramp(i, low, high);
+      const wide_real interpolated = detail::ramp(i, of);
       axis.inv_freq(i) *= (1 - interpolated) + interpolated / factor;
     }
     axis.attention_factor *= magnitude();
@@ -20786,13 +20746,8 @@ struct longrope_scaling {
     detail::check_finite("longrope_scaling", length >= 0, "length must be finite and not negative", length);
     detail::require_positive("longrope_scaling: factor", factor.value_or(1));
     detail::require_positive("longrope_scaling: attention_factor", attention_factor.value_or(1));
-    for (const auto* list : {&short_factor, &long_factor}) {
-      if (static_cast<Index>(list->size()) != axis.inv_freq.size())
-        detail::throw_invalid("longrope_scaling", "", list == &short_factor ? "short_factor" : "long_factor",
-                              " must have one value per pair, ", axis.inv_freq.size(), ", got ",
-                              list->size());
-      for (const double value : *list) detail::require_positive("longrope_scaling: a factor", value);
-    }
+    detail::check_factors("longrope_scaling", "short_factor", short_factor, axis);
+    detail::check_factors("longrope_scaling", "long_factor", long_factor, axis);
     const std::vector<double>& list = uses_long() ? long_factor : short_factor;
     for (Index i = 0; i < axis.inv_freq.size(); ++i) axis.inv_freq(i) /= list[static_cast<std::size_t>(i)];
     axis.attention_factor *= magnitude();
@@ -20976,7 +20931,7 @@ inline frequencies ggml_frequencies(const ggml_rope_parameters& p) {
     const double factor = p.freq_factors.empty() ? 1 : p.freq_factors[static_cast<std::size_t>(i)];
     if (factor >= 0.999e30) continue;
     const wide_real f = powers(one_axis ? i : places(i, 1)) / factor;
-    const wide_real unscaled = blends ? p.ext_factor * (1 - detail::ramp(i, blend.low, blend.high)) : 0;
+    const wide_real unscaled = blends ? p.ext_factor * (1 - detail::ramp(i, blend)) : 0;
     inv_freq(i, one_axis ? 0 : places(i, 0)) = static_cast<double>(f * (scale * (1 - unscaled) + unscaled));
   }
   return frequencies::custom(std::move(inv_freq), static_cast<double>(magnitude));
@@ -21089,9 +21044,8 @@ struct ntk_by_parts_scaling {
     const detail::blend_bounds of_ntk = bounds(1.25, 0.75, axis), of_original = bounds(16, 2, axis);
     for (Index i = 0; i < axis.inv_freq.size(); ++i) {
       const wide_real original = axis.inv_freq(i), linear = original / factor;
-      const wide_real ntk_share = (1 - detail::ramp(i, of_ntk.low, of_ntk.high)) * ntk_factor;
-      const wide_real original_share =
-          (1 - detail::ramp(i, of_original.low, of_original.high)) * extrapolation_factor;
+      const wide_real ntk_share = (1 - detail::ramp(i, of_ntk)) * ntk_factor;
+      const wide_real original_share = (1 - detail::ramp(i, of_original)) * extrapolation_factor;
       const wide_real blended = linear * (1 - ntk_share) + stretched.inv_freq(i) * ntk_share;
       axis.inv_freq(i) = blended * (1 - original_share) + original * original_share;
     }
@@ -22596,13 +22550,6 @@ namespace rope::inline ROPE_ABI::detail {
 /// its inverse are then normal numbers of S, and the square of the radius is a normal double.
 template <class S>
 inline constexpr double largest_radius = std::is_same_v<S, float> ? 0x1p126 : 0x1p500;
-/// The value rounded to S. A value beyond the range of S becomes the largest number, which `table` below
-/// rejects.
-template <class S>
-S entry_of(double value) {
-  constexpr auto largest = static_cast<double>((std::numeric_limits<S>::max)());
-  return static_cast<S>(value > largest ? largest : value < -largest ? -largest : value);
-}
 /// Makes a frequency_table from given entries; a friend of frequency_table.
 struct given_entries {
   /// Makes a table. write(r, cos, sin) writes its row r, cos [pairs] and sin [pairs].
@@ -22716,8 +22663,8 @@ frequency_table<S> table_of_matrices(const char* function, const Cos& cos, const
                                      Index pairs, double m, std::int64_t first) {
   const auto write = [&](Index r, S* cos_row, S* sin_row) {
     for (Index i = 0; i < pairs; ++i) {
-      cos_row[i] = entry_of<S>(static_cast<double>(cos(r, column(form, i))));
-      sin_row[i] = entry_of<S>(static_cast<double>(sin(r, column(form, i))));
+      cos_row[i] = saturated_to<S>(static_cast<double>(cos(r, column(form, i))));
+      sin_row[i] = saturated_to<S>(static_cast<double>(sin(r, column(form, i))));
     }
   };
   return given_entries::table<S>(function, pairs, m, first, cos.rows(), write);
@@ -24251,8 +24198,8 @@ frequency_table<S> fourier_table(const frequencies& kept, const Eigen::DenseBase
         cos_sum += cos(j) * to_cos(j, d);
         sin_sum += sin(j) * to_sin(j, d);
       }
-      cos_row[d] = detail::entry_of<S>(d < mixed ? m * cos_sum : m);
-      sin_row[d] = detail::entry_of<S>(m * sin_sum);
+      cos_row[d] = detail::saturated_to<S>(d < mixed ? m * cos_sum : m);
+      sin_row[d] = detail::saturated_to<S>(m * sin_sum);
     }
   };
   return detail::given_entries::table<S>("fourier_table", pairs, m, start, rows, write);

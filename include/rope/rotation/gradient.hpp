@@ -76,8 +76,9 @@ void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const Table& table, 
   ROPE_DETAIL_CHECK_WRITABLE("rotate_gradient_to", "d_x", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("rotate_gradient_to", "d_y and d_x", G, T);
   if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<G>, T>)
-    detail::rotate_checked<Layout, true, false, const T>("rotate_gradient_to", d_y, d_x, detail::placed(table),
-                                                   positions, threads, detail::reverse_rotation::transpose);
+    detail::rotate_checked<Layout, true, false, const T>("rotate_gradient_to", d_y, d_x,
+                                                         detail::placed(table), positions, threads,
+                                                         detail::reverse_rotation::transpose);
 }
 
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient, 2);
