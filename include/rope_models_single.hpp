@@ -2258,8 +2258,8 @@ namespace detail {
 template <class X, class T>
 inline constexpr bool is_or_widens = std::is_same_v<X, T> ||
                                      (std::is_same_v<X, float> && !std::is_same_v<T, double>);
-/// Whether no extent is negative and all are below 2^15 (32-bit Index: 2^7), so that elements of up to 8 bytes
-/// fit the address space.
+/// Whether no extent is negative and all are below 2^15 (32-bit Index: 2^7), so that elements of up to 8
+/// bytes fit the address space.
 constexpr bool are_small(Index a, Index b, Index c, Index d) {
   return static_cast<std::size_t>(a | b | c | d) < std::size_t{1}
                                                        << (std::numeric_limits<Index>::digits - 3) / 4;
@@ -13889,8 +13889,8 @@ void run_plans(const Threads& threads, Index block, const Plan& plan, const More
 /// A checked call. Positions are not part of the type, so its loops are compiled only once for all kinds of
 /// positions.
 ///
-/// For few tokens, structs that were just written are not copied, and views are referred to: compilers copy 16
-/// or 32 bytes at once, and such a load waits until the stores of the single fields are complete.
+/// For few tokens, structs that were just written are not copied, and views are referred to: compilers copy
+/// 16 or 32 bytes at once, and such a load waits until the stores of the single fields are complete.
 ///
 /// \tparam in_place  whether x and out are the same view, which leaves the loops more registers. If it is
 ///                   false they may be the same too
@@ -13945,11 +13945,12 @@ class rotation_plan {
     if (x_.heads > 0) rotate_few(&position);
   }
  private:
-  /// The stride between tokens or heads. That of a single one is arbitrary and must not be added to a pointer.
+  /// The stride between tokens or heads. That of a single one is arbitrary and must not be added to a
+  /// pointer.
   static Index step(Index extent, Index stride) { return extent == 1 ? 0 : stride; }
   void rotate_piece(Index b, Index t, Index count, const std::int64_t* positions) const;
-  /// Chooses the head order, and the prefetches that are faster if channels are not in a cache. A single token
-  /// needs neither. Data of 16 MiB exceeds L2 but fits most shared L3 caches.
+  /// Chooses the head order, and the prefetches that are faster if channels are not in a cache. A single
+  /// token needs neither. Data of 16 MiB exceeds L2 but fits most shared L3 caches.
   void choose_order() {
     constexpr bool halves = std::is_same_v<Layout, half_split>;
     const bool from_memory = bytes() >= Index{1} << 24;

@@ -146,8 +146,8 @@ template <class X, class T>
 inline constexpr bool is_or_widens = std::is_same_v<X, T> ||
                                      (std::is_same_v<X, float> && !std::is_same_v<T, double>);
 
-/// Whether no extent is negative and all are below 2^15 (32-bit Index: 2^7), so that elements of up to 8 bytes
-/// fit the address space.
+/// Whether no extent is negative and all are below 2^15 (32-bit Index: 2^7), so that elements of up to 8
+/// bytes fit the address space.
 constexpr bool are_small(Index a, Index b, Index c, Index d) {
   return static_cast<std::size_t>(a | b | c | d) < std::size_t{1}
                                                        << (std::numeric_limits<Index>::digits - 3) / 4;

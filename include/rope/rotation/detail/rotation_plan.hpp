@@ -143,8 +143,8 @@ void run_plans(const Threads& threads, Index block, const Plan& plan, const More
 /// A checked call. Positions are not part of the type, so its loops are compiled only once for all kinds of
 /// positions.
 ///
-/// For few tokens, structs that were just written are not copied, and views are referred to: compilers copy 16
-/// or 32 bytes at once, and such a load waits until the stores of the single fields are complete.
+/// For few tokens, structs that were just written are not copied, and views are referred to: compilers copy
+/// 16 or 32 bytes at once, and such a load waits until the stores of the single fields are complete.
 ///
 /// \tparam in_place  whether x and out are the same view, which leaves the loops more registers. If it is
 ///                   false they may be the same too
@@ -205,13 +205,14 @@ class rotation_plan {
   }
 
  private:
-  /// The stride between tokens or heads. That of a single one is arbitrary and must not be added to a pointer.
+  /// The stride between tokens or heads. That of a single one is arbitrary and must not be added to a
+  /// pointer.
   static Index step(Index extent, Index stride) { return extent == 1 ? 0 : stride; }
 
   void rotate_piece(Index b, Index t, Index count, const std::int64_t* positions) const;
 
-  /// Chooses the head order, and the prefetches that are faster if channels are not in a cache. A single token
-  /// needs neither. Data of 16 MiB exceeds L2 but fits most shared L3 caches.
+  /// Chooses the head order, and the prefetches that are faster if channels are not in a cache. A single
+  /// token needs neither. Data of 16 MiB exceeds L2 but fits most shared L3 caches.
   void choose_order() {
     constexpr bool halves = std::is_same_v<Layout, half_split>;
     const bool from_memory = bytes() >= Index{1} << 24;
