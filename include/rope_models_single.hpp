@@ -2774,7 +2774,7 @@ struct position_range {
     smallest = (std::min)(smallest, position);
     largest = (std::max)(largest, position);
   }
-  /// Includes the positions of `tokens` tokens, the first of which is at `start`.
+  /// Includes positions start to start + tokens - 1.
   void include(std::int64_t start, std::int64_t tokens) {
     if (tokens <= 0) return;
     include(start);
