@@ -34,10 +34,13 @@ namespace rope::inline ROPE_ABI {
 ///     cache.append<Layout>(k, v, table);
 ///     attention<Layout>(q, cache, out, table);
 ///
-/// `append` copies no token that the same call would overwrite. A prompt longer than `chunk` takes two calls:
+/// `append` copies no token that the same call would overwrite. A prompt longer than `chunk` takes two calls
+/// and an empty ring, because the first call reads no key of the ring:
 ///
 ///     attention<Layout>(q, k, v, out, table, {.window = 1024, .sinks = 4});  // those of the ring
 ///     cache.append<Layout>(k, v, table);
+///
+/// If the ring has tokens, append and attend in pieces of at most `chunk` tokens.
 ///
 /// `append_at` is for a ring that is restored or that starts at token n. Positions of a row ascend, from
 /// next_positions() or a later position on. Earlier ones throw std::invalid_argument. Skipped positions have
