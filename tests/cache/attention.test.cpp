@@ -160,14 +160,17 @@ TEST_CASE("an invalid call of attention to a cache throws and nothing is written
   ring.append<half_split>(x.q(2, 7, 2), x.q(2, 7, 2, 5), table);
   rejected(
       invalid,
-      "attention: the query at 4 needs keys that were overwritten; attend with at most chunk = 2 queries per "
-      "call, got 3, or before its tokens are appended: attention(q, k, v, out, table, {.window = 3, .sinks = "
-      "1}), then append(k, v, table)",
+      "attention: the query at 4 needs keys that were overwritten; append and attend to at most chunk = 2 "
+      "tokens per call, got 3",
       [&] { attention<half_split>(x.q(2, 3), ring, x.out(2, 3), table); });
+  // A call without the ring would leave out its earlier keys.
+  CHECK_FALSE(throws_saying<std::invalid_argument>(
+      [&] { attention<half_split>(x.q(2, 3), ring, x.out(2, 3), table); }, "attention(q, k, v"));
   rejected(
       invalid,
-      "attention: the query at 1 needs keys that were overwritten; attend with at most chunk = 2 queries per "
-      "call, got 7",
+      "attention: the query at 1 needs keys that were overwritten; append and attend to at most chunk = 2 "
+      "tokens per call, got 7, or a prompt before it is appended to an empty ring: attention(q, k, v, out, "
+      "table, {.window = 3, .sinks = 1}), then append(k, v, table)",
       [&] { attention<half_split>(x.q(2, 7), ring, x.out(2, 7), table); });
   rejected(invalid,
            "attention: leave causal, window and sinks at their defaults, the ring_cache has its own, causal "

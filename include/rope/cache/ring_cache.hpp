@@ -162,12 +162,17 @@ class ring_cache : public token_cache<ring_cache<T>, T, detail::value_place::own
     }
     // Sinks are never overwritten. Of the other keys, the first query needs the oldest ones.
     const std::int64_t first = seen(b) - queries, oldest = (std::max)(first, std::int64_t{policy().sinks});
-    if (oldest - first < queries && !holds_window(b, oldest))
-      detail::throw_invalid(function, "the query at ", oldest,
-                            " needs keys that were overwritten; attend with at most chunk = ", policy().chunk,
-                            " queries per call, got ", queries,
-                            ", or before its tokens are appended: attention(q, k, v, out, table, {.window = ",
-                            policy().window, ", .sinks = ", policy().sinks, "}), then append(k, v, table)");
+    if (oldest - first >= queries || holds_window(b, oldest)) return;
+    std::string for_prompts;
+    if (first == 0)
+      for_prompts =
+          ", or a prompt before it is appended to an empty ring: attention(q, k, v, out, table, "
+          "{.window = " +
+          std::to_string(policy().window) + ", .sinks = " + std::to_string(policy().sinks) +
+          "}), then append(k, v, table)";
+    detail::throw_invalid(function, "the query at ", oldest,
+                          " needs keys that were overwritten; append and attend to at most chunk = ",
+                          policy().chunk, " tokens per call, got ", queries, for_prompts);
   }
 
   static constexpr detail::cache_names names = ROPE_DETAIL_CACHE_NAMES("ring_cache");  // in messages

@@ -94,7 +94,7 @@ void check_ring(std::uint64_t seed) {
                             counts);
     };
     if (!answered) {
-      CHECK(throws_saying<std::invalid_argument>([&] { ask(ring, out, {}); }, "queries per call"));
+      CHECK(throws_saying<std::invalid_argument>([&] { ask(ring, out, {}); }, "tokens per call"));
       CHECK(out == expected);
       return;
     }

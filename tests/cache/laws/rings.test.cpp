@@ -105,7 +105,7 @@ void check_ring(std::uint64_t seed) {
     CAPTURE(now.counts, cache.next_positions()[0]);
     const auto call = [&] { attention<Layout>(now.queries(), cache, now.output(), table, {}, now.counts); };
     if (!answered) {
-      CHECK(testing::throws_saying<std::invalid_argument>(call, "queries per call"));
+      CHECK(testing::throws_saying<std::invalid_argument>(call, "tokens per call"));
       return;
     }
     call();
@@ -177,8 +177,8 @@ TEST_CASE("queries that begin among the sinks do not attend to keys that overwro
   // Token 8 has the slot of token 4, to which its own query and those of 5 to 7 would attend.
   CHECK(testing::throws_saying<std::invalid_argument>([&] { attend(7); },
                                                       "rope::attention: the query at 4 needs keys that were "
-                                                      "overwritten; attend with at most chunk = 1 queries "
-                                                      "per call, got 7"));
+                                                      "overwritten; append and attend to at most chunk "
+                                                      "= 1 tokens per call, got 7"));
   CHECK(out == std::vector<float>(out.size(), -77.0f));
   CHECK_FALSE(cache.holds_window(0, 4));
   CHECK_FALSE(cache.holds_window(0, 7));
