@@ -129,14 +129,12 @@ void include_read_keys(const Rows& rows, Index b, position_range& read, Index ap
   if (rows.storage() != key_storage::raw) return;
   if (ranks_of(rows) > 0) return read.include(0);
   const std::span<const std::int64_t> order = rows.order(b);
-  const auto include_both = [&read](std::int64_t first, std::int64_t last) {
-    read.include(first);
-    read.include(last);
-  };
+  if (order.empty()) return read.include(0, rows.seen(b));
   if constexpr (requires { rows.ordered(b); })
-    if (!order.empty() && rows.ordered(b).ascending == rows.seen(b))
-      return include_both(order.front(), order.back());
-  if (order.empty() && rows.seen(b) > 0) return include_both(0, rows.seen(b) - 1);
+    if (rows.ordered(b).ascending == rows.seen(b)) {
+      read.include(order.front());
+      return read.include(order.back());
+    }
   std::int64_t sinks = 0, kept = 0;  // a ring drops the positions in [sinks, kept)
   if constexpr (rows_by_rank<Rows>) {
     const ring_policy& ring = rows.policy();

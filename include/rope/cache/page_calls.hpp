@@ -128,9 +128,7 @@ void write_newest(const head_view<K>& k, const head_view<V>& v, const page_view<
       "write_pages", pages, [&](Index s) { return newest.start(s); },
       [&](Index s) { return newest.count(s); });
   position_range positions;
-  for (Index s = 0; s < newest.batch(); ++s)
-    if (newest.count(s) > 0)
-      for (const Index position : {newest.start(s), newest.seen(s) - 1}) positions.include(position);
+  for (Index s = 0; s < newest.batch(); ++s) positions.include(newest.start(s), newest.count(s));
   if constexpr (!are_copied<Keys>) {
     if (pages.storage() == key_storage::raw) refuse_raw_keys("write_pages");
     check_rotation<Layout>("write_pages", k, keys.table, known_range{positions});
