@@ -76,13 +76,13 @@ class slot_rows {
   const row_places<std::int64_t>& order() const { return order_; }
   /// Throws:  std::out_of_range unless b is in [0, batch)
   Index checked(const char* function, std::int64_t b) const {
-    if (b < 0 || b >= batch_) throw_out_of_range(function, "row must be in [0, ", batch_, "), got ", b);
+    if (b < 0 || b >= batch()) throw_out_of_range(function, "row must be in [0, ", batch(), "), got ", b);
     return to_index(b);
   }
 
   /// Throws:  std::out_of_range unless `row` is a row or every_row
   row_range rows(const char* function, batch_row row) const {
-    if (row.every) return {0, batch_};
+    if (row.every) return {0, batch()};
     return {checked(function, row.index), row.index + 1};
   }
 
@@ -104,23 +104,19 @@ class slot_rows {
   }
   void clear() {
     order_.clear();
-    for (Record& record : records_) record = unused_;
+    for (Record& record : records_) record = {};
     newest_.clear();
   }
 
  protected:
-  slot_rows(const char* owner, Index batch, Index slot_count, const Record& unused = {})
-      : batch_(batch),
-        slots_(slot_count),
-        unused_(unused),
-        records_(batch, 1, unused),
-        order_(owner, batch, slot_count, 1),
-        newest_(batch) {}
+  slot_rows(const char* owner, Index batch, Index slot_count)
+      : records_(batch, 1, Record{}), order_(owner, batch, slot_count, 1), newest_(batch) {}
 
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
+  Index batch() const { return records_.size(); }
+  /// The number of slots of a row.
+  Index slots() const { return order_.capacity(); }
 
-  moved_index batch_, slots_;
-  Record unused_;
   number_array<Record> records_;    // [batch]
   row_places<std::int64_t> order_;  // the positions that decide visibility
   newest_tokens newest_;
@@ -150,7 +146,7 @@ class cache_rows : public slot_rows<growing_row> {
 
   /// Throws:  std::invalid_argument if rows differ in size
   Index common_size(const char* function) const {
-    for (Index b = 1; b < batch_; ++b) check_equal(function, "every row", "size", size(0), size(b));
+    for (Index b = 1; b < batch(); ++b) check_equal(function, "every row", "size", size(0), size(b));
     return size(0);
   }
 
@@ -163,10 +159,10 @@ class cache_rows : public slot_rows<growing_row> {
 
   /// Throws:  std::length_error unless the new tokens fit
   void check_room(const char* function, const row_tokens& added) const {
-    for (Index b = 0; b < batch_; ++b)
-      if (const Index count = added.count(b); count > slots_ - size(b))
+    for (Index b = 0; b < batch(); ++b)
+      if (const Index count = added.count(b); count > slots() - size(b))
         throw_length(function, count, " tokens do not fit into row ", b, ", which holds ", size(b), " of ",
-                     slots_, "; call reserve");
+                     slots(), "; call reserve");
   }
   /// New tokens may be at any positions.
   template <class Source>
@@ -182,7 +178,7 @@ class cache_rows : public slot_rows<growing_row> {
   /// Records new tokens. Token t of row b is at positions(b, t). `positions` may call next().
   template <class Source, class Skipped>
   void append(const row_tokens& added, const Source& positions, const Skipped& /*skipped*/) {
-    for (Index b = 0; b < batch_; ++b) {
+    for (Index b = 0; b < batch(); ++b) {
       const Index before = size(b);
       order_.append(*this, b, added.count(b), [&](Index t, Index /*axis*/) { return positions(b, t); });
       records_(b).used += added.count(b);
@@ -236,8 +232,8 @@ class cache_rows : public slot_rows<growing_row> {
   }
   /// Throws:  std::length_error unless row `from` of another object fits into a row of this one
   void check_copy(const char* function, const cache_rows& other, Index from) const {
-    if (other.size(from) > slots_)
-      throw_length(function, other.size(from), " tokens do not fit into a row, which holds ", slots_,
+    if (other.size(from) > slots())
+      throw_length(function, other.size(from), " tokens do not fit into a row, which holds ", slots(),
                    "; call reserve");
   }
 

@@ -23,18 +23,18 @@ namespace rope::inline ROPE_ABI::detail {
 /// More about a row of a ring.
 struct ring_row {
   Index used = 0;              // slots that were ever used
-  std::int64_t oldest = 0;     // the first stored token after the sinks
+  std::int64_t oldest = 0;     // tokens after the sinks and before this one are not stored
   std::int64_t run_start = 0;  // see ring_rows::run_start
 };
 
 /// The tokens of a ring_cache: per row, the next token, and the token in each slot.
 ///
-/// Invariant: of the tokens of row b before seen(b), the sinks and those from oldest on are held, except
+/// Invariant: of the tokens of row b before seen(b), the sinks and those from oldest(b) on are held, except
 ///            positions that append_at skipped. None is skipped from run_start(b) on.
 class ring_rows : public slot_rows<ring_row> {
  public:
   ring_rows(const char* owner, Index batch, const ring_policy& policy, Index slot_count)
-      : slot_rows(owner, batch, slot_count, {.oldest = policy.sinks}), policy_(policy) {}
+      : slot_rows(owner, batch, slot_count), policy_(policy) {}
 
   const ring_policy& policy() const { return policy_; }
   std::int64_t seen(Index b) const { return next()[at(b)]; }
@@ -42,7 +42,7 @@ class ring_rows : public slot_rows<ring_row> {
     if (run_start(b) > 0)
       return used(b) - to_index(std::count(order_.row(b), order_.row(b) + used(b), no_token));
     return to_index((std::min)(seen(b), std::int64_t{policy_.sinks}) +
-                    (std::max)(std::int64_t{0}, seen(b) - records_(b).oldest));
+                    (std::max)(std::int64_t{0}, seen(b) - oldest(b)));
   }
   std::int64_t order_of(Index /*b*/, std::int64_t token) const { return token; }
   /// The first token of row b after which no position was skipped, or 0 if none ever was.
@@ -55,7 +55,7 @@ class ring_rows : public slot_rows<ring_row> {
   bool empty(Index b) const { return seen(b) == 0; }
   /// Requires:  token >= 0
   Index slot(std::int64_t token) const {
-    const Index ring = slots_ - policy_.sinks;  // not positive in a moved-from cache
+    const Index ring = slots() - policy_.sinks;  // not positive in a moved-from cache
     if (ring <= 0) return 0;
     if (token < policy_.sinks) return to_index(token);
     return to_index(policy_.sinks + (token - policy_.sinks) % ring);
@@ -75,7 +75,7 @@ class ring_rows : public slot_rows<ring_row> {
   ///          seen(b); std::out_of_range if one is negative
   template <class Source>
   void check_order(const char* function, const row_tokens& added, const Source& positions) const {
-    for (Index b = 0; b < batch_; ++b) {
+    for (Index b = 0; b < batch(); ++b) {
       std::int64_t next = seen(b);
       for (Index t = 0; t < added.count(b); ++t) {
         const std::int64_t position = positions(b, t);
@@ -116,7 +116,7 @@ class ring_rows : public slot_rows<ring_row> {
   /// skipped(b, slot) for every slot that is now in use without a token because positions were skipped.
   template <class Positions, class Skipped>
   void append(const row_tokens& added, const Positions& positions, const Skipped& skipped) {
-    for (Index b = 0; b < batch_; ++b) {
+    for (Index b = 0; b < batch(); ++b) {
       const Index count = added.count(b);
       if (count == 0) continue;
       const std::int64_t last = positions(b, count - 1), kept = first_kept(last);
@@ -124,7 +124,7 @@ class ring_rows : public slot_rows<ring_row> {
         if (const std::int64_t i = positions(b, t); i != (t == 0 ? seen(b) : positions(b, t - 1) + 1))
           records_(b).run_start = i;
       const Index used_before = used(b);
-      if (run_start(b) > 0 && records_(b).oldest < run_start(b)) {
+      if (run_start(b) > 0 && oldest(b) < run_start(b)) {
         // Drops the tokens after the sinks and before `kept`. Positions were skipped, so newer tokens may not
         // have overwritten them.
         for (Index slot = policy_.sinks; slot < used_before; ++slot)
@@ -173,7 +173,7 @@ class ring_rows : public slot_rows<ring_row> {
         if (order_.row(b)[slot] >= size) order_.row(b)[slot] = no_token;
       order_.end_at(b, size - 1);
       if (size == 0) records_(b).run_start = 0;
-      records_(b).oldest = (std::min)(records_(b).oldest, (std::max)(size, std::int64_t{policy_.sinks}));
+      records_(b).oldest = (std::min)(records_(b).oldest, size);
     }
   }
   /// Throws:  std::invalid_argument unless another object has the same policy
@@ -186,8 +186,10 @@ class ring_rows : public slot_rows<ring_row> {
   }
 
  private:
+  /// The first stored token of row b after the sinks. Those at skipped positions count as stored.
+  std::int64_t oldest(Index b) const { return (std::max)(records_(b).oldest, std::int64_t{policy_.sinks}); }
   /// The first token after the sinks that is kept in a row whose newest token is `last`.
-  std::int64_t first_kept(std::int64_t last) const { return last + 1 - (slots_ - policy_.sinks); }
+  std::int64_t first_kept(std::int64_t last) const { return last + 1 - (slots() - policy_.sinks); }
   /// Whether a new token is still stored after its append.
   bool stays(std::int64_t i, std::int64_t kept) const { return i < policy_.sinks || i >= kept; }
 

@@ -64,6 +64,7 @@ class row_places {
         places_(checked_size(owner, batch, capacity, axes)),
         up_to_(are_positions ? 0 : batch * capacity) {}
 
+  Index capacity() const { return capacity_; }
   Index axes() const { return axes_; }
   const std::vector<std::int64_t>& next() const { return next_; }
   /// The numbers of row b, [slots, axes].
