@@ -95,7 +95,7 @@ class cache_memory {
   /// Removes tokens of row b, which has `size`. Later ones move to lower slots.
   void remove(Index b, const token_list& tokens, Index size) {
     tokens.for_each_kept(
-        size, [&](Index from, Index to, Index count) { for_each_part(*this, b, from, b, to, count, copy); });
+        size, [&](Index from, Index to, Index count) { copy_slots(*this, b, from, b, to, count); });
   }
   /// Sets the channels of a slot of row b to zero.
   void clear_slot(Index b, Index slot) {
@@ -106,7 +106,7 @@ class cache_memory {
   /// Copies the first `count` slots of row `from` of `other` to the first slots of row `to`. `other` has
   /// heads of the same shape, and may be this memory.
   void copy_row(const cache_memory& other, Index from, Index to, Index count) {
-    for_each_part(other, from, 0, to, 0, count, copy);
+    copy_slots(other, from, 0, to, 0, count);
   }
   void swap_rows(Index a, Index b, Index count) {
     for_each_part(*this, a, 0, b, 0, count,
@@ -132,7 +132,10 @@ class cache_memory {
     else
       return bhsd(heads.channels.data(), batch_, heads_, slots_, head_dim);
   }
-  static constexpr auto copy = [](const auto* x, Index size, auto* y) { std::copy_n(x, size, y); };
+  void copy_slots(const cache_memory& other, Index a, Index from, Index b, Index to, Index count) {
+    for_each_part(other, a, from, b, to, count,
+                  [](const auto* x, Index size, auto* y) { std::copy_n(x, size, y); });
+  }
 
   /// Calls visit(x, size, y) for each contiguous part of `count` slots. x is in `other`, from slot `from` of
   /// row a on. y is in this memory, from slot `to` of row b on. Both have heads of the same shape.
