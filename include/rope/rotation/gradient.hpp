@@ -44,10 +44,8 @@ void rotate_gradient(head_view<T> gradient, const Table& table, const P& positio
                      const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate_gradient", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("rotate_gradient", "gradient", T);
-  if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, true, T>("rotate_gradient", gradient, gradient,
-                                                  detail::placed(table), positions, threads,
-                                                  detail::reverse_rotation::transpose);
+  detail::rotate_checked<Layout, true, true, T>("rotate_gradient", gradient, gradient, detail::placed(table),
+                                                positions, threads, detail::reverse_rotation::transpose);
 }
 
 /// The gradients with respect to queries and keys, both in place, in one pass over the table.
@@ -59,9 +57,8 @@ void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const Table& table, con
                      const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate_gradient", Layout, P, Threads);
   ROPE_DETAIL_CHECK_BOTH_IN_PLACE("rotate_gradient", Q, K);
-  if constexpr (!std::is_const_v<Q> && !std::is_const_v<K>)
-    detail::rotate_both_checked<Layout, true>("rotate_gradient", d_q, d_k, detail::placed(table), positions,
-                                              threads, detail::reverse_rotation::transpose);
+  detail::rotate_both_checked<Layout, true>("rotate_gradient", d_q, d_k, detail::placed(table), positions,
+                                            threads, detail::reverse_rotation::transpose);
 }
 
 /// Writes the gradient with respect to the heads to `d_x`. Channels that are not rotated are copied.
@@ -75,10 +72,9 @@ void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const Table& table, 
   ROPE_DETAIL_CHECK_ROTATION("rotate_gradient_to", Layout, P, Threads);
   ROPE_DETAIL_CHECK_WRITABLE("rotate_gradient_to", "d_x", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("rotate_gradient_to", "d_y and d_x", G, T);
-  if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<G>, T>)
-    detail::rotate_checked<Layout, true, false, const T>("rotate_gradient_to", d_y, d_x,
-                                                         detail::placed(table), positions, threads,
-                                                         detail::reverse_rotation::transpose);
+  detail::rotate_checked<Layout, true, false, const G>("rotate_gradient_to", d_y, d_x, detail::placed(table),
+                                                       positions, threads,
+                                                       detail::reverse_rotation::transpose);
 }
 
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient, 2);

@@ -75,7 +75,7 @@ void check_result(const char* function, const head_view<const X>& x, const head_
   }
 }
 
-/// Rotates `x` into `out` after all argument checks.
+/// Rotates `x` into `out` after all argument checks. Compiles nothing for types that the caller has rejected.
 ///
 /// \tparam in_place  whether out is x
 /// \tparam X         T if in_place, else a const channel type
@@ -93,7 +93,7 @@ void rotate_checked(const char* function, const head_view<X>& x, const head_view
   using input = std::remove_const_t<X>;
   if constexpr (std::is_same_v<input, T>)
     rotate_into<Layout, inverse, in_place>(x, out, table, source, threads, back);
-  else if constexpr (is_or_widens<input, T>)
+  else if constexpr (!std::is_const_v<T> && is_or_widens<input, T>)
     rotate_and_round<Layout, inverse>(x, out, table, source, threads);
 }
 
@@ -130,13 +130,15 @@ void rotate_both_checked(const char* function, const head_view<Q>& q, const head
   const auto source = position_source(positions, q.tokens);
   check_both<Layout>(function, q, k, table, source);
   if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
-  const rotation_plan<Layout, inverse, Q, S, true> queries(q, q, table, back);
-  const rotation_plan<Layout, inverse, K, S, true> keys(k, k, table, back);
-  if (queries.tokens() == 1) {
-    queries.rotate_one(source(0, 0));
-    return keys.rotate_one(source(0, 0));
+  if constexpr (!std::is_const_v<Q> && !std::is_const_v<K>) {  // otherwise the caller has rejected the types
+    const rotation_plan<Layout, inverse, Q, S, true> queries(q, q, table, back);
+    const rotation_plan<Layout, inverse, K, S, true> keys(k, k, table, back);
+    if (queries.tokens() == 1) {
+      queries.rotate_one(source(0, 0));
+      return keys.rotate_one(source(0, 0));
+    }
+    run_plans(threads, queries.block(), plan_at{queries, source}, plan_at{keys, source});
   }
-  run_plans(threads, queries.block(), plan_at{queries, source}, plan_at{keys, source});
 }
 
 }  // namespace detail
@@ -178,8 +180,7 @@ template <class Layout = detail::unnamed_layout, class T, rotation_table Table, 
 void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("rotate", "x", T);
-  if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, false, true, T>("rotate", x, x, detail::placed(table), positions, threads);
+  detail::rotate_checked<Layout, false, true, T>("rotate", x, x, detail::placed(table), positions, threads);
 }
 
 /// Rotates queries and keys, both in place, in one pass over the table. The bits are those of two calls. q
@@ -197,8 +198,7 @@ void rotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positio
             const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_BOTH_IN_PLACE("rotate", Q, K);
-  if constexpr (!std::is_const_v<Q> && !std::is_const_v<K>)
-    detail::rotate_both_checked<Layout, false>("rotate", q, k, detail::placed(table), positions, threads);
+  detail::rotate_both_checked<Layout, false>("rotate", q, k, detail::placed(table), positions, threads);
 }
 
 /// Writes the rotated `x` to `out`. Channels that are not rotated are copied. Float x may be written to half
@@ -217,9 +217,8 @@ void rotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& po
   ROPE_DETAIL_CHECK_ROTATION("rotate_to", Layout, P, Threads);
   ROPE_DETAIL_CHECK_WRITABLE("rotate_to", "out", T);
   ROPE_DETAIL_CHECK_ROUNDED("rotate_to", X, T);
-  if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, false, false, const X>("rotate_to", x, out, detail::placed(table),
-                                                          positions, threads);
+  detail::rotate_checked<Layout, false, false, const X>("rotate_to", x, out, detail::placed(table), positions,
+                                                        threads);
 }
 
 /// Inverse of `rotate`, in place: rotates every pair by the opposite angle and divides by attention_factor.
@@ -237,9 +236,7 @@ template <class Layout = detail::unnamed_layout, class T, rotation_table Table, 
 void unrotate(head_view<T> x, const Table& table, const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("unrotate", "x", T);
-  if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, true, T>("unrotate", x, x, detail::placed(table), positions,
-                                                  threads);
+  detail::rotate_checked<Layout, true, true, T>("unrotate", x, x, detail::placed(table), positions, threads);
 }
 
 /// Inverse of `rotate` for queries and keys, both in place, in one pass over the table.
@@ -251,8 +248,7 @@ void unrotate(head_view<Q> q, head_view<K> k, const Table& table, const P& posit
               const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_BOTH_IN_PLACE("unrotate", Q, K);
-  if constexpr (!std::is_const_v<Q> && !std::is_const_v<K>)
-    detail::rotate_both_checked<Layout, true>("unrotate", q, k, detail::placed(table), positions, threads);
+  detail::rotate_both_checked<Layout, true>("unrotate", q, k, detail::placed(table), positions, threads);
 }
 
 /// Writes the inverse rotation of `x` to `out`. Channels that are not rotated are copied.
@@ -267,9 +263,8 @@ void unrotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& 
   ROPE_DETAIL_CHECK_ROTATION("unrotate_to", Layout, P, Threads);
   ROPE_DETAIL_CHECK_WRITABLE("unrotate_to", "out", T);
   ROPE_DETAIL_CHECK_ROUNDED("unrotate_to", X, T);
-  if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, false, const X>("unrotate_to", x, out, detail::placed(table),
-                                                         positions, threads);
+  detail::rotate_checked<Layout, true, false, const X>("unrotate_to", x, out, detail::placed(table),
+                                                       positions, threads);
 }
 
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate, 2);
