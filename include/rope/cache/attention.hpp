@@ -3,7 +3,6 @@
 #define ROPE_CACHE_ATTENTION_HPP
 
 #include <span>
-#include <type_traits>
 
 #include <rope/attention/attention.hpp>
 #include <rope/base/instances.hpp>
@@ -13,8 +12,6 @@
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/detail/row_tokens.hpp>
 #include <rope/cache/kv_cache.hpp>
-#include <rope/cache/latent_cache.hpp>
-#include <rope/cache/ring_cache.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/view.hpp>

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <string>
 
-#include <rope/base/message.hpp>
 #include <rope/base/quantized_channels.hpp>
 #include <rope/cache/attended_rows.hpp>
 #include <rope/cache/policy.hpp>

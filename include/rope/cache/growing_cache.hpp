@@ -4,7 +4,6 @@
 
 #include <cstdint>
 
-#include <rope/cache/detail/cache_memory.hpp>
 #include <rope/cache/detail/cache_rows.hpp>
 #include <rope/cache/detail/call_checks.hpp>
 #include <rope/cache/detail/token_list.hpp>

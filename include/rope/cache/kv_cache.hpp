@@ -3,7 +3,7 @@
 #define ROPE_CACHE_KV_CACHE_HPP
 
 #include <rope/base/owned_array.hpp>
-#include <rope/cache/detail/cache_memory.hpp>  // value_place
+#include <rope/cache/detail/call_checks.hpp>  // value_place
 #include <rope/cache/growing_cache.hpp>
 #include <rope/cache/policy.hpp>
 #include <rope/cache/token_cache.hpp>

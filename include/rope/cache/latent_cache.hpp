@@ -7,7 +7,7 @@
 #include <rope/attention/options.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
-#include <rope/cache/detail/cache_memory.hpp>  // value_place
+#include <rope/cache/detail/call_checks.hpp>  // value_place
 #include <rope/cache/growing_cache.hpp>
 #include <rope/cache/policy.hpp>
 #include <rope/cache/token_cache.hpp>

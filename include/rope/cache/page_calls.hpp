@@ -10,7 +10,6 @@
 
 #include <rope/attention/attention.hpp>  // the checks of types too
 #include <rope/attention/options.hpp>
-#include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/cache/attended_rows.hpp>
@@ -25,7 +24,6 @@
 #include <rope/rotation/checks.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/normed_table.hpp>
-#include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/rotate.hpp>  // the checks of types
 #include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>

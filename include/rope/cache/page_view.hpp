@@ -16,7 +16,7 @@
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/policy.hpp>
 #include <rope/config.hpp>
-#include <rope/rotation/quantized_view.hpp>
+#include <rope/rotation/checks.hpp>
 #include <rope/rotation/view.hpp>
 
 /// A view of keys and values in the pages of a pool that you own.

@@ -3,7 +3,6 @@
 #define ROPE_CACHE_PAGE_WEIGHTS_HPP
 
 #include <span>
-#include <type_traits>
 
 #include <rope/attention/options.hpp>
 #include <rope/attention/weight_sums.hpp>

@@ -9,8 +9,8 @@
 
 #include <rope/attention/options.hpp>
 #include <rope/base/message.hpp>
-#include <rope/cache/attended_rows.hpp>  // no_token
-#include <rope/cache/detail/cache_memory.hpp>
+#include <rope/cache/attended_rows.hpp>       // no_token
+#include <rope/cache/detail/call_checks.hpp>  // value_place
 #include <rope/cache/detail/ring_rows.hpp>
 #include <rope/cache/policy.hpp>
 #include <rope/cache/token_cache.hpp>

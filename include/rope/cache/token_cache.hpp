@@ -8,7 +8,6 @@
 
 #include <rope/attention/options.hpp>
 #include <rope/base/owned_array.hpp>
-#include <rope/cache/detail/cache_memory.hpp>
 #include <rope/cache/detail/call_checks.hpp>
 #include <rope/cache/detail/newest_tokens.hpp>
 #include <rope/cache/detail/row_counts.hpp>

@@ -3,11 +3,8 @@
 #define ROPE_ROTATION_ANGLE_GRADIENT_HPP
 
 #include <algorithm>  // std::fill, std::min
-#include <cstddef>
 #include <cstdint>
 #include <type_traits>
-#include <utility>  // std::move
-#include <vector>
 
 #include <rope/base/message.hpp>
 #include <rope/base/number_array.hpp>

@@ -4,11 +4,9 @@
 
 #include <algorithm>  // std::max, std::min
 #include <cstdint>
-#include <initializer_list>
 #include <optional>
 #include <string>
 #include <type_traits>
-#include <utility>  // std::pair
 
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>

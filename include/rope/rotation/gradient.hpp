@@ -2,9 +2,6 @@
 #ifndef ROPE_ROTATION_GRADIENT_HPP
 #define ROPE_ROTATION_GRADIENT_HPP
 
-#include <cstdint>
-#include <type_traits>
-
 #include <rope/base/parallel.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>

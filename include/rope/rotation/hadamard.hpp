@@ -2,8 +2,7 @@
 #ifndef ROPE_ROTATION_HADAMARD_HPP
 #define ROPE_ROTATION_HADAMARD_HPP
 
-#include <algorithm>  // std::copy_n
-#include <bit>        // std::has_single_bit
+#include <bit>  // std::has_single_bit
 #include <cmath>
 #include <cstddef>
 #include <type_traits>
@@ -11,7 +10,6 @@
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/parallel.hpp>
-#include <rope/base/scratch.hpp>
 #include <rope/base/simd/channel_rows.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/packet_math.hpp>

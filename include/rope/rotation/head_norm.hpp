@@ -4,7 +4,6 @@
 
 #include <algorithm>  // std::max, std::min, std::fill_n
 #include <cstddef>
-#include <cstdint>
 #include <span>
 #include <type_traits>
 

@@ -4,10 +4,8 @@
 
 #include <algorithm>  // std::copy_n, std::max, std::clamp
 #include <cmath>
-#include <cstddef>
 #include <numbers>
 #include <type_traits>
-#include <vector>
 
 #include <rope/base/message.hpp>
 #include <rope/base/number_array.hpp>

@@ -2,7 +2,6 @@
 #ifndef ROPE_ROTATION_QUANTIZED_VIEW_HPP
 #define ROPE_ROTATION_QUANTIZED_VIEW_HPP
 
-#include <concepts>
 #include <cstdint>
 #include <type_traits>
 
@@ -10,7 +9,6 @@
 #include <rope/base/numbers.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/base/quantized_channels.hpp>
-#include <rope/base/scratch.hpp>
 #include <rope/base/simd/channel_rows.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/checks.hpp>

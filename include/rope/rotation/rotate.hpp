@@ -3,7 +3,6 @@
 #define ROPE_ROTATION_ROTATE_HPP
 
 #include <algorithm>  // std::max, std::min
-#include <cstdint>
 #include <limits>
 #include <type_traits>
 

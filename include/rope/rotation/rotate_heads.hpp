@@ -4,7 +4,6 @@
 
 #include <algorithm>  // std::max
 #include <cstddef>
-#include <cstdint>
 #include <type_traits>
 #include <vector>
 

@@ -8,20 +8,14 @@
 #include <rope/base/message.hpp>
 #include <rope/base/number_array.hpp>
 #include <rope/base/numbers.hpp>
-#include <rope/base/scratch.hpp>
-#include <rope/cache/detail/cache_rows.hpp>
 #include <rope/cache/detail/call_checks.hpp>  // value_place
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/detail/stored_channels.hpp>
 #include <rope/cache/detail/token_list.hpp>
 #include <rope/config.hpp>
-#include <rope/positions/positions.hpp>
 #include <rope/rotation/checks.hpp>
-#include <rope/rotation/detail/rotation_plan.hpp>
-#include <rope/rotation/normed_table.hpp>
 #include <rope/rotation/quantized_view.hpp>
 #include <rope/rotation/view.hpp>
-#include <rope/tables/table.hpp>
 
 /// The memory of a cache: keys [batch, kv_heads, slots, head_dim] and values [batch, kv_heads, slots,
 /// value_dim], which may be part of the keys. Writes, moves and copies tokens.

@@ -22,8 +22,6 @@
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/checks.hpp>
-#include <rope/rotation/view.hpp>
-#include <rope/tables/table.hpp>
 
 /// The number of tokens in each row of a cache, and their positions.
 

@@ -11,8 +11,6 @@
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/checks.hpp>  // the checks of types
 #include <rope/rotation/normed_table.hpp>
-#include <rope/rotation/quantized_view.hpp>
-#include <rope/rotation/view.hpp>
 #include <rope/tables/table.hpp>
 
 /// Checks of argument types in calls that store or rotate tokens. Each check reports an error in one

@@ -7,7 +7,6 @@
 #include <cstdint>
 
 #include <rope/base/message.hpp>
-#include <rope/base/number_array.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/cache/attended_rows.hpp>  // no_token
 #include <rope/cache/detail/cache_rows.hpp>

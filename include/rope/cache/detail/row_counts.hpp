@@ -3,7 +3,6 @@
 #define ROPE_CACHE_DETAIL_ROW_COUNTS_HPP
 
 #include <cstddef>
-#include <cstdint>
 
 #include <rope/base/integer_list.hpp>
 #include <rope/base/lists.hpp>
@@ -11,7 +10,6 @@
 #include <rope/base/numbers.hpp>
 #include <rope/base/tensor_shape.hpp>  // owns_memory
 #include <rope/config.hpp>
-#include <rope/positions/positions.hpp>
 
 /// Lists with a number for each row of a batch: of tokens, or of the row that it becomes a copy of.
 

@@ -6,13 +6,10 @@
 #include <cstdint>
 
 #include <rope/attention/options.hpp>  // count_of_row
-#include <rope/base/integer_list.hpp>
 #include <rope/base/lists.hpp>
-#include <rope/base/message.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/config.hpp>
-#include <rope/positions/positions.hpp>
 #include <rope/rotation/view.hpp>
 
 /// Assigns the tokens of a call to rows. The tokens are padded ([rows, tokens]) or concatenated with offsets.

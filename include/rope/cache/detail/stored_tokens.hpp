@@ -12,7 +12,6 @@
 
 #include <rope/base/message.hpp>
 #include <rope/base/number_array.hpp>
-#include <rope/base/owned_array.hpp>
 #include <rope/cache/detail/axes_tables.hpp>
 #include <rope/cache/detail/cache_memory.hpp>
 #include <rope/cache/detail/cache_rows.hpp>

@@ -6,12 +6,10 @@
 #include <cstdint>
 #include <optional>
 #include <utility>  // std::move
-#include <vector>
 
 #include <rope/base/message.hpp>
 #include <rope/base/number_array.hpp>
 #include <rope/base/numbers.hpp>
-#include <rope/base/simd/packet.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/detail/rotate_kernel.hpp>
 #include <rope/rotation/view.hpp>

@@ -2,7 +2,6 @@
 #ifndef ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
 #define ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
 
-#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
