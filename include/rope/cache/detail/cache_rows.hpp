@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <span>
 #include <utility>  // std::swap
-#include <vector>
 
 #include <rope/attention/options.hpp>  // count_of_row
 #include <rope/base/message.hpp>
@@ -68,7 +67,7 @@ class slot_rows {
   /// The number of slots of row b in use. positions(b) has the token of each.
   Index used(Index b) const { return b < records_.size() ? records_(b).used : 0; }
   std::span<const std::int64_t> positions(Index b) const { return {order_.row(b), at(used(b))}; }
-  const std::vector<std::int64_t>& next() const { return order_.next(); }
+  std::span<const std::int64_t> next() const { return order_.next(); }
   const newest_tokens& newest() const { return newest_; }
   /// The positions that decide visibility.
   const row_places<std::int64_t>& order() const { return order_; }

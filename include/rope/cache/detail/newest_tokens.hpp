@@ -3,14 +3,13 @@
 #define ROPE_CACHE_DETAIL_NEWEST_TOKENS_HPP
 
 #include <algorithm>  // std::fill, std::max, std::min
-#include <cstddef>
 #include <limits>
 #include <span>
 #include <string>
 #include <utility>  // std::swap
-#include <vector>
 
 #include <rope/base/message.hpp>
+#include <rope/base/number_array.hpp>
 #include <rope/cache/detail/row_tokens.hpp>
 #include <rope/config.hpp>
 
@@ -38,14 +37,14 @@ struct lost_tokens {
 ///            row lost all of them.
 class newest_tokens {
  public:
-  explicit newest_tokens(Index batch) : counts_(static_cast<std::size_t>((std::max)(Index{0}, batch))) {}
+  explicit newest_tokens(Index batch) : counts_(batch, 1, 0) {}
 
   void append(const row_tokens& added) {
     width_ = added.width();
     bool full = true;
-    for (std::size_t b = 0; b < counts_.size(); ++b) {
-      counts_[b] = added.count(static_cast<Index>(b));
-      full = full && counts_[b] == width_;
+    for (Index b = 0; b < counts_.size(); ++b) {
+      counts_(b) = added.count(b);
+      full = full && counts_(b) == width_;
     }
     even_ = !full ? 0 : even_ > all - width_ ? all : even_ + width_;
   }
@@ -53,7 +52,7 @@ class newest_tokens {
   /// Records that rows [first, last) lose tokens: row b loses lost_of(b).
   template <class LostOf>
   void forget(Index first, Index last, const LostOf& lost_of) {
-    bool alike = first == 0 && last == static_cast<Index>(counts_.size()), any = false, recent = false;
+    bool alike = first == 0 && last == counts_.size(), any = false, recent = false;
     for (Index b = first; b < last; ++b) {
       const lost_tokens lost = lost_of(b);
       alike = alike && lost == lost_of(first);
@@ -72,7 +71,7 @@ class newest_tokens {
       std::fill(counts_.begin(), counts_.end(), width_);
     }
     for (Index b = first; b < last; ++b) {
-      Index& count = counts_[static_cast<std::size_t>(b)];
+      Index& count = counts_(b);
       const lost_tokens lost = lost_of(b);
       const Index gone = lost.among(count);
       if (gone > 0 && lost.newer > 0) width_ = unknown;
@@ -85,15 +84,13 @@ class newest_tokens {
   /// there are no other rows. even_ and width_ hold for every row, so copying and swapping rows of one record
   /// keep them valid.
   void copy_row(const newest_tokens& other, Index from, Index to) {
-    counts_[static_cast<std::size_t>(to)] = other.counts_[static_cast<std::size_t>(from)];
+    counts_(to) = other.counts_(from);
     if (&other == this) return;
     const bool only = counts_.size() == 1;
     even_ = only ? other.even_ : 0;
     width_ = only ? other.width_ : unknown;
   }
-  void swap_rows(Index a, Index b) {
-    std::swap(counts_[static_cast<std::size_t>(a)], counts_[static_cast<std::size_t>(b)]);
-  }
+  void swap_rows(Index a, Index b) { std::swap(counts_(a), counts_(b)); }
 
   void clear() {
     width_ = 0;
@@ -106,7 +103,7 @@ class newest_tokens {
   /// Throws:  std::invalid_argument if the record does not determine this
   std::span<const Index> counts(const char* function, Index queries) const {
     if (queries <= even_) return {};
-    if (even_ == 0 && queries == width_) return counts_;
+    if (even_ == 0 && queries == width_) return {counts_.begin(), counts_.end()};
     const char* rule =
         "the rows differ in the tokens that they took or lost; give counts, how many queries each row has";
     if (even_ == 0 && width_ == unknown)
@@ -120,14 +117,13 @@ class newest_tokens {
     if (even_ == all) return {};
     if (even_ > 0) return "up to " + std::to_string(even_) + " queries without counts";
     if (width_ == unknown) return "queries need counts";
-    return std::to_string(counts_[static_cast<std::size_t>(b)]) + " of " + std::to_string(width_) +
-           " queries without counts";
+    return std::to_string(counts_(b)) + " of " + std::to_string(width_) + " queries without counts";
   }
 
  private:
   static constexpr Index all = (std::numeric_limits<Index>::max)(), unknown = -1;
 
-  std::vector<Index> counts_;
+  number_array<Index> counts_;  // [batch]
   Index width_ = 0, even_ = all;
 };
 

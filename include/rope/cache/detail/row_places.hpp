@@ -4,12 +4,11 @@
 
 #include <algorithm>  // std::all_of, std::copy_n, std::fill, std::max, std::max_element, std::swap_ranges
 #include <cmath>
-#include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <type_traits>
 #include <utility>  // std::swap
-#include <vector>
 
 #include <rope/base/integer_list.hpp>  // product_fits
 #include <rope/base/message.hpp>
@@ -60,13 +59,13 @@ class row_places {
       : capacity_(capacity),
         axes_(axes),
         rows_(batch, 1, row_end{}),
-        next_(at(batch)),
+        next_(batch, 1, 0),
         places_(checked_size(owner, batch, capacity, axes)),
         up_to_(are_positions ? 0 : batch * capacity) {}
 
   Index capacity() const { return capacity_; }
   Index axes() const { return axes_; }
-  const std::vector<std::int64_t>& next() const { return next_; }
+  std::span<const std::int64_t> next() const { return {next_.begin(), next_.end()}; }
   /// The numbers of row b, [slots, axes].
   const X* row(Index b) const { return places_.data() + b * capacity_ * axes_; }
   X* row(Index b) { return places_.data() + b * capacity_ * axes_; }
@@ -93,12 +92,12 @@ class row_places {
   /// The next integer position of each row, [batch].
   ///
   /// Throws:  std::invalid_argument if the largest coordinate of a row is not an integer
-  const std::vector<std::int64_t>& next_positions(const char* function) const {
+  std::span<const std::int64_t> next_positions(const char* function) const {
     for (const row_end& of : rows_)
       if (!of.is_integer())
         throw_invalid(function, "the next position must be an integer, got one after a coordinate of ",
                       of.largest, "; give coordinates, see next_coordinates");
-    return next_;
+    return next();
   }
   /// The coordinates of the next `tokens` tokens of each row if they are text, [batch * tokens, axes].
   ///
@@ -137,7 +136,7 @@ class row_places {
   void end_at(Index b, X largest) {
     if (largest <= none_evicted) largest = -1;
     rows_(b).largest = largest;
-    next_[at(b)] = static_cast<std::int64_t>(std::floor(static_cast<double>(largest))) + 1;
+    next_(b) = static_cast<std::int64_t>(std::floor(static_cast<double>(largest))) + 1;
   }
   /// Rolls rows back to `size` tokens.
   ///
@@ -210,7 +209,7 @@ class row_places {
     if (!are_positions)
       std::copy_n(other.up_to_.data() + from * other.capacity_, size, up_to_.data() + to * capacity_);
     rows_(to) = other.rows_(from);
-    next_[at(to)] = other.next_[at(from)];
+    next_(to) = other.next_(from);
   }
   void swap_rows(Index a, Index b, Index size) {
     if (axes_ == 0) return;
@@ -219,7 +218,7 @@ class row_places {
     if (!are_positions)
       std::swap_ranges(up_to + a * capacity_, up_to + a * capacity_ + size, up_to + b * capacity_);
     std::swap(rows_(a), rows_(b));
-    std::swap(next_[at(a)], next_[at(b)]);
+    std::swap(next_(a), next_(b));
   }
   void clear() {
     for (row_end& of : rows_) of = {};
@@ -249,7 +248,6 @@ class row_places {
     return static_cast<X>(whole + delta) + (x - static_cast<X>(whole));
   }
 
-  static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
   static Index checked_size(const char* owner, Index batch, Index capacity, Index axes) {
     if (!product_fits({batch, capacity, axes}, max_places))
       throw_length(owner, "coordinates of ", axes, " axes for ", shape_text({batch, capacity}),
@@ -274,10 +272,10 @@ class row_places {
   }
 
   moved_index capacity_, axes_;
-  number_array<row_end> rows_;  // [batch]
-  std::vector<std::int64_t> next_;
-  number_array<X> places_;  // [batch, capacity, axes]
-  number_array<X> up_to_;   // [batch, capacity]: the largest of the row up to the token in each slot
+  number_array<row_end> rows_;       // [batch]
+  number_array<std::int64_t> next_;  // [batch]
+  number_array<X> places_;           // [batch, capacity, axes]
+  number_array<X> up_to_;            // [batch, capacity]: the largest of the row up to the token in each slot
 };
 
 }  // namespace rope::inline ROPE_ABI::detail
