@@ -177,7 +177,7 @@ namespace rope::inline ROPE_ABI::detail {
 /// if the view exceeds the address space.
 template <class T>
 void check_extents(const char* function, const head_view<T>& x) {
-  check_extents(function, x.data, x.batch, x.tokens, x.heads, x.head_dim, "the extents of a view");
+  check_extents<T>(function, x.batch, x.tokens, x.heads, x.head_dim, "the extents of a view");
   if constexpr (is_quantized<std::remove_const_t<T>>)
     if (x.scales.batch != x.batch || x.scales.tokens != x.tokens || x.scales.heads != x.heads ||
         x.scales.head_dim != 1)

@@ -62,7 +62,7 @@ head_view<T> with_scales(T* data, const typename scales_of<T>::type& scales, Ind
 template <class T>
 head_view<T> bshd(T* data, typename detail::scales_of<T>::scale* scales, Index batch, Index tokens,
                   Index heads, Index head_dim) {
-  detail::check_extents("bshd", data, batch, tokens, heads, head_dim);
+  detail::check_extents<T>("bshd", batch, tokens, heads, head_dim);
   return detail::with_scales(data, bshd(scales, batch, tokens, heads, Index{1}), head_dim);
 }
 /// int8 values [batch, heads, tokens, head_dim] and their scales [batch, heads, tokens], both contiguous.
@@ -71,7 +71,7 @@ head_view<T> bshd(T* data, typename detail::scales_of<T>::scale* scales, Index b
 template <class T>
 head_view<T> bhsd(T* data, typename detail::scales_of<T>::scale* scales, Index batch, Index heads,
                   Index tokens, Index head_dim) {
-  detail::check_extents("bhsd", data, batch, heads, tokens, head_dim);
+  detail::check_extents<T>("bhsd", batch, heads, tokens, head_dim);
   return detail::with_scales(data, bhsd(scales, batch, heads, tokens, Index{1}), head_dim);
 }
 /// int8 values [tokens, batch, heads, head_dim] and their scales [tokens, batch, heads], both contiguous.
@@ -80,7 +80,7 @@ head_view<T> bhsd(T* data, typename detail::scales_of<T>::scale* scales, Index b
 template <class T>
 head_view<T> sbhd(T* data, typename detail::scales_of<T>::scale* scales, Index tokens, Index batch,
                   Index heads, Index head_dim) {
-  detail::check_extents("sbhd", data, tokens, batch, heads, head_dim);
+  detail::check_extents<T>("sbhd", tokens, batch, heads, head_dim);
   return detail::with_scales(data, sbhd(scales, tokens, batch, heads, Index{1}), head_dim);
 }
 /// int8 values [tokens, heads, head_dim] and their scales [tokens, heads], both contiguous; batch is 1.
@@ -89,7 +89,7 @@ head_view<T> sbhd(T* data, typename detail::scales_of<T>::scale* scales, Index t
 template <class T>
 head_view<T> thd(T* data, typename detail::scales_of<T>::scale* scales, Index tokens, Index heads,
                  Index head_dim) {
-  detail::check_extents("thd", data, 1, tokens, heads, head_dim);
+  detail::check_extents<T>("thd", 1, tokens, heads, head_dim);
   return detail::with_scales(data, thd(scales, tokens, heads, Index{1}), head_dim);
 }
 

@@ -170,14 +170,13 @@ EIGEN_DONT_INLINE inline void check_large_extents(const char* name, const char* 
     throw_length(name, what, " must not exceed the address space, got ", shape_text({a, b, c, d}));
 }
 
-/// Throws if an extent is negative or the elements exceed the address space.
+/// Throws if an extent is negative or the elements of type T exceed the address space.
 ///
 /// \param what  the name of the extents in messages
 ///
 /// Throws:  std::invalid_argument, std::length_error
 template <class T>
-void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d,
-                   const char* what = "extents") {
+void check_extents(const char* name, Index a, Index b, Index c, Index d, const char* what = "extents") {
   if (!are_small(a, b, c, d)) check_large_extents(name, what, a, b, c, d, Index(sizeof(T)));
 }
 
@@ -189,10 +188,10 @@ constexpr void check_channel() {
       "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16; std::int8_t needs "
       "scales, bshd(data, scales, batch, tokens, heads, head_dim)");
 }
-template <class T>  // without the pointer: GCC warns of memory that is not initialised yet
+template <class T>
 void check_row_major(const char* name, Index a, Index b, Index c, Index d) {
   check_channel<T>();
-  check_extents(name, static_cast<const T*>(nullptr), a, b, c, d);
+  check_extents<T>(name, a, b, c, d);
 }
 
 }  // namespace detail

@@ -89,8 +89,8 @@ struct block_pass {
     check_rule(function, batch == 0 ? x.rows() == 0 : x.rows() % batch == 0,
                "the rows of tokens must be a multiple of batch", x.rows(), batch);
     const Index tokens = batch == 0 ? 0 : x.rows() / batch;
-    check_extents(function, static_cast<const T*>(nullptr), batch, tokens, heads,
-                  (std::max)(shape.head_dim, shape.value_dim), "the heads of a call");
+    check_extents<T>(function, batch, tokens, heads, (std::max)(shape.head_dim, shape.value_dim),
+                     "the heads of a call");
     return tokens;
   }
   /// Checks shapes, positions and options of a call, before the first product. Queries are projected from x,

@@ -115,7 +115,7 @@ class cache_memory {
   };
 
   stored_heads allocated(const char* owner, Index heads, Index head_dim) const {
-    check_extents(owner, static_cast<const T*>(nullptr), batch_, slots_, heads, head_dim);
+    check_extents<T>(owner, batch_, slots_, heads, head_dim);
     const Index count = batch_ * slots_ * heads;
     return {number_array<T>(count * head_dim), number_array<arithmetic<T>>(is_quantized<T> ? count : 0)};
   }
