@@ -55,11 +55,10 @@ struct attended_part {
   Index b, first_query = 0, first_head = 0;
   std::int64_t position = 0, rank = -1;  // of the query if its keys are copied by rank, otherwise rank is -1
 
-  /// The slot of key j of the kernel call.
+  /// The slot of key j of the kernel call, if keys are copied by rank.
   template <class Rows>
   Index slot(const Rows& rows, Index j) const {
-    if constexpr (rows_by_rank<Rows>)
-      if (rank >= 0) return rows.slot(j < rows.policy().sinks ? j : position - rank + j);
+    if constexpr (rows_by_rank<Rows>) return rows.slot(j < rows.policy().sinks ? j : position - rank + j);
     return j;
   }
 };

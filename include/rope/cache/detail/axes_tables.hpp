@@ -85,12 +85,14 @@ std::int64_t text_position(const char* function, const char* token, Index axes,
 /// axes. It is 0 for a table of positions, which determines only the rotation of text. `text` is the
 /// fingerprint of the table of positions that rotates text in the same way. It is 0 if a pair is rotated
 /// along several axes, because then no such table exists.
+///
+/// Throws:  as is_coordinate_table
 template <class Layout, class S>
-key_rotation rotation_on_axes(const placed_table<S>& placed) {
+key_rotation rotation_on_axes(const char* function, Index axes, const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
   key_rotation rotation = rotation_by<Layout>(placed);
   rotation.text = std::exchange(rotation.frequencies, 0);
-  if (table.source() == table_source::positions) return rotation;
+  if (!is_coordinate_table(function, axes, table)) return rotation;
   const auto factor = bit_cast<std::uint64_t>(table.attention_factor());
   rotation.frequencies =
       mix(factor, table.pairs(), table.axes(), [&](Index i, Index a) { return table.inv_freq(i, a); });

@@ -84,9 +84,8 @@ class stored_tokens {
   ///          was made from given entries or float angles
   template <class Layout, class S>
   key_rotation rotation_of(const char* function, const placed_table<S>& table) const {
-    if (!on_axes()) return rotation_by<Layout>(table);
-    is_coordinate_table(function, coordinates_.axes(), table.table());
-    return rotation_on_axes<Layout>(table);
+    return on_axes() ? rotation_on_axes<Layout>(function, coordinates_.axes(), table)
+                     : rotation_by<Layout>(table);
   }
   /// Stores copies of new keys and values.
   ///
@@ -102,9 +101,8 @@ class stored_tokens {
 
   template <class Layout, class S>
   void check_table(const placed_table<S>& table) const {
-    if (on_axes()) is_coordinate_table(owner_, coordinates_.axes(), table.table());
-    if (empty() || storage_ == key_storage::raw) return;
-    require_rotation(owner_, rotation_, rotation_of<Layout>(owner_, table), on_axes());
+    const key_rotation given = rotation_of<Layout>(owner_, table);
+    if (!empty() && storage_ == key_storage::rotated) require_rotation(owner_, rotation_, given, on_axes());
   }
 
   template <class Layout, class From, class To>
