@@ -65,7 +65,7 @@ template <class Record>
 class slot_rows {
  public:
   /// The number of slots of row b in use. positions(b) has the token of each.
-  Index used(Index b) const { return b < records_.size() ? records_(b).used : 0; }
+  Index used(Index b) const { return b < batch() ? records_(b).used : 0; }
   std::span<const std::int64_t> positions(Index b) const { return {order_.row(b), at(used(b))}; }
   std::span<const std::int64_t> next() const { return order_.next(); }
   const newest_tokens& newest() const { return newest_; }
@@ -110,7 +110,7 @@ class slot_rows {
       : records_(batch, 1, Record{}), order_(owner, batch, slot_count, 1), newest_(batch) {}
 
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
-  Index batch() const { return records_.size(); }
+  Index batch() const { return records_.rows(); }
   /// The number of slots of a row.
   Index slots() const { return order_.capacity(); }
 

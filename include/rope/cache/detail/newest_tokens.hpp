@@ -42,7 +42,7 @@ class newest_tokens {
   void append(const row_tokens& added) {
     width_ = added.width();
     bool full = true;
-    for (Index b = 0; b < counts_.size(); ++b) {
+    for (Index b = 0; b < counts_.rows(); ++b) {
       counts_(b) = added.count(b);
       full = full && counts_(b) == width_;
     }
@@ -52,7 +52,7 @@ class newest_tokens {
   /// Records that rows [first, last) lose tokens: row b loses lost_of(b).
   template <class LostOf>
   void forget(Index first, Index last, const LostOf& lost_of) {
-    bool alike = first == 0 && last == counts_.size(), any = false, recent = false;
+    bool alike = first == 0 && last == counts_.rows(), any = false, recent = false;
     for (Index b = first; b < last; ++b) {
       const lost_tokens lost = lost_of(b);
       alike = alike && lost == lost_of(first);
@@ -86,7 +86,7 @@ class newest_tokens {
   void copy_row(const newest_tokens& other, Index from, Index to) {
     counts_(to) = other.counts_(from);
     if (&other == this) return;
-    const bool only = counts_.size() == 1;
+    const bool only = counts_.rows() == 1;
     even_ = only ? other.even_ : 0;
     width_ = only ? other.width_ : unknown;
   }
