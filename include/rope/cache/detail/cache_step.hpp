@@ -13,7 +13,8 @@
 #include <rope/cache/attended_rows.hpp>
 #include <rope/cache/detail/attended_call.hpp>
 #include <rope/cache/detail/axes_tables.hpp>
-#include <rope/cache/detail/cache_rows.hpp>  // check_new_positions
+#include <rope/cache/detail/cache_rows.hpp>   // check_new_positions
+#include <rope/cache/detail/call_checks.hpp>  // lacks_list
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
