@@ -12,6 +12,8 @@
 #include <rope/cache/detail/row_counts.hpp>
 #include <rope/cache/detail/row_tokens.hpp>
 #include <rope/cache/kv_cache.hpp>
+#include <rope/cache/latent_cache.hpp>
+#include <rope/cache/ring_cache.hpp>
 #include <rope/config.hpp>
 #include <rope/rotation/layout.hpp>
 #include <rope/rotation/view.hpp>

@@ -16,6 +16,8 @@
 #include <rope/cache/detail/cache_rows.hpp>   // check_new_positions
 #include <rope/cache/detail/call_checks.hpp>  // lacks_list
 #include <rope/cache/detail/row_counts.hpp>
+#include <rope/cache/kv_cache.hpp>
+#include <rope/cache/ring_cache.hpp>
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/checks.hpp>
