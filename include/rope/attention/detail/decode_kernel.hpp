@@ -203,36 +203,39 @@ class decode_split {
   /// \param after  the keys to read after this tile
   void attend_tile(const block_keys& keys, Index head, Index heads, const key_place& after) {
     const Index begin = keys.begin_of_tile();
-    const tile_range hull = keys.hull();
-    for (Index j = hull.first; j < hull.last;) {
-      key_runs<C> batch = batches_.batch_from(call_.k, head, begin, j, hull);
-      j = batch.last();
-      const token_source<C>& x = j == hull.last ? call_.v : call_.k;
-      const key_place place = {head, begin + (j == hull.last ? hull.first : j), begin + hull.last};
-      batches_.prefetch_next(batch, x, place);
-      for (Index kv = head; kv < head + heads; ++kv) {
-        batches_.go_to(batch, call_.k, head, kv - head);
-        for (Index i = 0; i < batch.count; ++i) operands_.score(batch, i, scores_of(kv));
-      }
-    }
+    const key_place here = {head, begin + keys.hull().first, begin + keys.hull().last};
+    for_each_batch(keys, call_.k, head, heads, call_.v, here, [&](key_runs<C>& batch, Index kv) {
+      for (Index i = 0; i < batch.count; ++i) operands_.score(batch, i, scores_of(kv));
+    });
     for (Index kv = head; kv < head + heads; ++kv) find_weights(keys, kv);
-    for (Index j = hull.first; j < hull.last;) {
-      key_runs<C> batch = batches_.batch_from(call_.v, head, begin, j, hull);
-      j = batch.last();
-      const token_source<C>& x = j == hull.last ? call_.k : call_.v;
-      const key_place place = j == hull.last ? after : key_place{head, begin + j, begin + hull.last};
-      batches_.prefetch_next(batch, x, place);
-      for (Index kv = head; kv < head + heads; ++kv) {
-        batches_.go_to(batch, call_.v, head, kv - head);
-        for (Index strip = 0; strip < strips(); ++strip)  // the first one prefetches
-          if (!careful(kv, strip))
-            operands_.add_values(batch, rows_in(strip), scores_of(kv, strip), tile_sums_of(kv, strip),
-                                 strip == 0);
-      }
-    }
+    for_each_batch(keys, call_.v, head, heads, call_.k, after, [&](key_runs<C>& batch, Index kv) {
+      for (Index strip = 0; strip < strips(); ++strip)  // the first one prefetches
+        if (!careful(kv, strip))
+          operands_.add_values(batch, rows_in(strip), scores_of(kv, strip), tile_sums_of(kv, strip),
+                               strip == 0);
+    });
     for (Index kv = head; kv < head + heads; ++kv)
       for (Index strip = 0; strip < strips(); ++strip)
         if (!careful(kv, strip)) add_tile_sums(kv, strip);
+  }
+
+  /// Divides the keys or values x of a tile into batches, and calls body(batch, kv) for each batch and head.
+  /// A batch prefetches the next one of x or, after the last one, the one of y at `after`.
+  void for_each_batch(const block_keys& keys, const token_source<C>& x, Index head, Index heads,
+                      const token_source<C>& y, const key_place& after, const auto& body) {
+    const Index begin = keys.begin_of_tile();
+    const tile_range hull = keys.hull();
+    for (Index j = hull.first; j < hull.last;) {
+      key_runs<C> batch = batches_.batch_from(x, head, begin, j, hull);
+      j = batch.last();
+      const bool last = j == hull.last;
+      batches_.prefetch_next(batch, last ? y : x,
+                             last ? after : key_place{head, begin + j, begin + hull.last});
+      for (Index kv = head; kv < head + heads; ++kv) {
+        batches_.go_to(batch, x, head, kv - head);
+        body(batch, kv);
+      }
+    }
   }
 
   /// Replaces the scores of a head by weights. Scores are multiplied by the scales of integer keys, and
