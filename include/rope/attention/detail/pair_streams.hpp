@@ -5,8 +5,7 @@
 #include <algorithm>  // std::copy_n, std::max, std::min
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>  // std::integral_constant
-#include <utility>      // std::index_sequence
+#include <utility>  // std::index_sequence
 
 #include <rope/attention/detail/prefetch.hpp>
 #include <rope/attention/detail/rows.hpp>
@@ -33,7 +32,7 @@ template <class Products, int rows, std::size_t... n>
 EIGEN_ALWAYS_INLINE void score_block_of_pairs(const typename Products::number* queries,
                                               row_block<typename Products::stored> keys, Index depth,
                                               typename Products::sum* scores, stream_ahead* ahead,
-                                              std::uintptr_t again, std::index_sequence<n...>) {
+                                              std::uintptr_t again, std::index_sequence<n...> each_key) {
   using stored = typename Products::stored;
   using sums = typename Products::sums;
   using pairs = typename Products::pairs;
@@ -63,16 +62,7 @@ EIGEN_ALWAYS_INLINE void score_block_of_pairs(const typename Products::number* q
   if (ahead != nullptr) next = ahead->take(count * depth * Index(sizeof(stored)));
   Index d = 0;
   for (; d + line <= depth; d += line) {
-    if (ahead != nullptr) {
-      (prefetch_line<2>(next + n * line_bytes), ...);
-      next += count * line_bytes;
-      if (again != 0) {
-        (prefetch_line<1>(
-             again + static_cast<std::uintptr_t>(std::ptrdiff_t{sizeof(stored)} * Index(n) * keys.stride)),
-         ...);
-        again += line_bytes;
-      }
-    }
+    if (ahead != nullptr) prefetch_lines(next, again, keys, each_key);
     for (Index p = 0; p < line; p += 2 * L) multiply(d + p, whole);
   }
   for (; d + 2 * L <= depth; d += 2 * L) multiply(d, whole);

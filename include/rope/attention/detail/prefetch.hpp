@@ -5,6 +5,7 @@
 #include <algorithm>  // std::max, std::min
 #include <cstddef>
 #include <cstdint>
+#include <utility>  // std::index_sequence
 
 #include <rope/attention/detail/rows.hpp>
 #include <rope/base/simd/packet.hpp>
@@ -129,6 +130,20 @@ EIGEN_ALWAYS_INLINE void prefetch_batch(stream_ahead& ahead, repeated_prefetch& 
     for (Index byte = 0; byte < bytes; byte += line_bytes)
       prefetch_line<1>(again.address + static_cast<std::uintptr_t>(token * again.stride + byte));
   again.advance(tokens);
+}
+
+/// Prefetches one cache line per row: the next lines in memory order from `next` on, and the second time the
+/// line at `again` and those at the same channels of the following `rows`, unless `again` is 0. Advances both
+/// addresses.
+template <class X, std::size_t... n>
+EIGEN_ALWAYS_INLINE void prefetch_lines(std::uintptr_t& next, std::uintptr_t& again, const row_block<X>& rows,
+                                        std::index_sequence<n...>) {
+  (prefetch_line<2>(next + n * line_bytes), ...);
+  next += sizeof...(n) * line_bytes;
+  if (again == 0) return;
+  (prefetch_line<1>(again + static_cast<std::uintptr_t>(std::ptrdiff_t{sizeof(X)} * Index(n) * rows.stride)),
+   ...);
+  again += line_bytes;
 }
 
 /// Prefetches `bytes` from channel c on of each of `tokens` rows anywhere in memory.

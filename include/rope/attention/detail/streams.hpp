@@ -120,14 +120,7 @@ EIGEN_DONT_INLINE Index score_blocks(const A* queries, Index query_stride, Rows 
       if constexpr (are_listed_rows<Rows>) {
         prefetch_rows<line_bytes>(keys.next, block, d);
       } else if (prefetches) {
-        (prefetch_line<2>(next + n * line_bytes), ...);
-        next += block * line_bytes;
-        if (repeated != 0) {
-          (prefetch_line<1>(repeated +
-                            static_cast<std::uintptr_t>(std::ptrdiff_t{sizeof(K)} * Index(n) * keys.stride)),
-           ...);
-          repeated += line_bytes;
-        }
+        prefetch_lines(next, repeated, keys, each_key);
       }
       for (const Index last = line == L ? d + L : (std::min)(d + line, whole); d < last; d += L)
         score_packet(queries + d, query_stride, keys.from_channel(d), sums, each_row, each_key);
