@@ -92,8 +92,7 @@ struct decode_results {
 
   /// Allocates in scratch memory of the calling thread.
   decode_results(Index places, Index rows_of_place, Index channels)
-      : rows(rows_of_place),
-        all(weighted_rows<A>::template in_scratch<struct decode_sums>(places * rows_of_place, channels)) {}
+      : rows(rows_of_place), all(rows_in_scratch<struct decode_sums, A>(places * rows_of_place, channels)) {}
 
   weighted_rows<A> of(Index place, Index row) const { return all.from(place * rows + row); }
 
@@ -133,8 +132,7 @@ class decode_split {
         batches_(call.k, call.v, of_.b, of_.heads, of_.rows, copies_lists(call, of_.rows)),
         scores_(workspace<struct decode_scores, A>(of_.rows * of_.heads * shape::tile)),
         tile_sums_(workspace<struct decode_tile_sums, sum_type>(of_.rows * of_.heads * call.v.head_dim)),
-        all_(weighted_rows<A>::template in_scratch<struct decode_split_sums>(of_.rows * of_.heads,
-                                                                             call.v.head_dim)),
+        all_(rows_in_scratch<struct decode_split_sums, A>(of_.rows * of_.heads, call.v.head_dim)),
         operands_(call, of_),
         careful_(workspace<struct decode_care, char>(of_.heads * strips())) {}
 

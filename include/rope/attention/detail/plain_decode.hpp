@@ -72,7 +72,7 @@ class plain_split {
         operands_(call, of_),
         scores_(workspace<struct decode_scores, A>(rows() * shape::tile)),
         tile_sums_(workspace<struct decode_tile_sums, A>(rows() * call.v.head_dim)),
-        sums_(weighted_rows<A>::template in_scratch<struct decode_split_sums>(rows(), call.v.head_dim)) {}
+        sums_(rows_in_scratch<struct decode_split_sums, A>(rows(), call.v.head_dim)) {}
 
   void run() {
     constexpr Index size = decode_results<A>::split;

@@ -45,10 +45,8 @@ class prefill_block {
         factors_(call.rules),
         keys_(call.rules, block),
         strips_(pieces_of(block.rows(), shape::rows)),
-        run_(weighted_rows<A>::template in_scratch<struct prefill_sums>(strips_ * shape::rows,
-                                                                        shape::padded(call.v.head_dim))),
-        total_(weighted_rows<A>::template in_scratch<struct prefill_totals>(strips_ * shape::rows,
-                                                                            run_.channels)),
+        run_(rows_in_scratch<struct prefill_sums, A>(strips_ * shape::rows, shape::padded(call.v.head_dim))),
+        total_(rows_in_scratch<struct prefill_totals, A>(strips_ * shape::rows, run_.channels)),
         scores_(workspace<struct prefill_scores, A>(shape::rows * shape::tile)),
         operands_(call, block, strips_) {}
 

@@ -53,16 +53,17 @@ struct weighted_rows {
   A* sums;                // [rows, channels]
   softmax_rows<A> state;  // [rows]
 
-  /// In scratch memory of the calling thread. `sums` ends where `state.maximum` begins, as prefill_block
-  /// assumes.
-  template <class User>
-  static weighted_rows in_scratch(Index rows, Index channels) {
-    weighted_rows all = {channels, nullptr, {}};
-    place_arrays<User, A>({{&all.sums, rows * channels}, {&all.state.maximum, rows}, {&all.state.sum, rows}});
-    return all;
-  }
   weighted_rows from(Index row) const { return {channels, sums + row * channels, state.from(row)}; }
 };
+
+/// Weighted sums in scratch memory of the calling thread. `sums` ends where `state.maximum` begins, as
+/// prefill_block assumes.
+template <class User, class A>
+weighted_rows<A> rows_in_scratch(Index rows, Index channels) {
+  weighted_rows<A> all = {channels, nullptr, {}};
+  place_arrays<User, A>({{&all.sums, rows * channels}, {&all.state.maximum, rows}, {&all.state.sum, rows}});
+  return all;
+}
 
 /// Joins two softmaxes of one row, over different keys. The result replaces `total`. `part` must have a
 /// visible key. Returns the factors by which the weighted sums of `total` and of `part` must be multiplied.
