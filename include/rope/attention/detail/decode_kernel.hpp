@@ -129,7 +129,7 @@ class decode_split {
         part_(part),
         of_(part.queries),
         factors_(call.rules),
-        batches_(call.k, call.v, of_.b, of_.heads, of_.rows, copies_lists(call, of_.rows)),
+        batches_(call.k, call.v, of_.b, of_.heads, of_.rows, Operands::copies_lists(call, of_.rows)),
         scores_(workspace<struct decode_scores, A>(of_.rows * of_.heads * shape::tile)),
         tile_sums_(workspace<struct decode_tile_sums, sum_type>(of_.rows * of_.heads * call.v.head_dim)),
         all_(rows_in_scratch<struct decode_split_sums, A>(of_.rows * of_.heads, call.v.head_dim)),
@@ -161,11 +161,6 @@ class decode_split {
   }
 
  private:
-  /// Whether listed keys are copied before they are multiplied, see decode_operands::score.
-  static bool copies_lists(const call_type& call, Index rows) {
-    return call.rotation.is_given() || rows > shape::rows ||
-           call.rules.options().products != product_precision::full;
-  }
   /// All queries of key heads [kv, kv + heads).
   query_block queries_of(Index kv, Index heads = 1) const {
     return {of_.b, kv, kv * call_.group(), heads * call_.group(), 0, call_.q.tokens};

@@ -97,9 +97,13 @@ class decode_operands {
     });
   }
 
+  /// Whether listed keys are copied before they are multiplied. Many rows read a copy faster. For few rows
+  /// the copy takes longer than it saves.
+  static bool copies_lists(const call_type& call, Index rows) {
+    return call.rotation.is_given() || rows > shape::rows;
+  }
   /// Computes scores [rows, tile] of run i of a batch. The first group of rows reads the keys from memory,
-  /// the other groups from a cache. For many rows listed keys are copied first, because the rows read a copy
-  /// faster. For few rows the copy takes longer than it saves.
+  /// the other groups from a cache.
   void score(key_runs<C>& keys, Index i, A* scores) {
     const Index kv = keys.head, first = keys.run[i].first, count = keys.run[i].last - first;
     const auto score_with = [&](const auto& rows) {
@@ -107,7 +111,7 @@ class decode_operands {
     };
     if (widens_once())
       score_with(read_keys<wide_type<key_type>>(call_, keys.tokens(i), buffers_));
-    else if (call_.rotation.is_given() || of_.rows > shape::rows || !reads_list<key_type>(keys, score_with))
+    else if (copies_lists(call_, of_.rows) || !reads_list<key_type>(keys, score_with))
       score_with(read_keys<key_type>(call_, keys.tokens(i), buffers_));
   }
 

@@ -270,6 +270,7 @@ class paired_decode_operands {
  public:
   using sum = typename Products::sum;
   static constexpr bool scales_keys = is_quantized<C>, scales_values = scales_keys;
+  static bool copies_lists(const call_type& /*call*/, Index /*rows*/) { return true; }
 
   paired_decode_operands(const call_type& call, const decode_queries& queries) : call_(call), of_(queries) {
     const Index depth = call.q.head_dim, channels = call.v.head_dim, rows = of_.rows * of_.heads;
