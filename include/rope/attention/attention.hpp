@@ -48,7 +48,7 @@ void check_heads(const char* function, const Q& q, const K& k, const K& v, const
 template <class T, class C>
 visibility checked_attention(const char* function, const head_view<const T>& q, const head_view<const C>& k,
                              const head_view<const C>& v, const head_view<T>& out,
-                             const attention_options& options, bool rotates = false) {
+                             const attention_options& options, bool rotates) {
   check_view(function, q);
   check_extents(function, k);
   check_extents(function, v);
@@ -222,8 +222,7 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   using C = std::remove_const_t<K>;
   const query_key_tables pair = detail::checked_tables("attention", tables, options);
   const auto rules = detail::checked_call<T, C>(q, k, v, out, options, true);
-  detail::check_rotations<Layout, T, C>("attention", q, k, pair, rules);
-  const detail::read_rotation<T> rotation(std::type_identity<Layout>{}, pair);
+  const auto rotation = detail::checked_rotation<Layout, T, C>("attention", q, k, pair, rules);
   detail::attend(detail::attention_call<T, detail::read_rotation<T>, C>{q, k, v, out, rules, rotation},
                  threads);
 }
@@ -271,18 +270,19 @@ requires(detail::lacks_view<4, Arguments...>() || detail::lacks_output<Arguments
   ROPE_DETAIL_ROTATIONS_OF(declared, T, half_split)
 ROPE_DETAIL_DECLARE_INSTANCES(ROPE_DETAIL_ROTATIONS);
 
-#define ROPE_DETAIL_ATTENTIONS_OF(declared, T, Layout)                                                     \
-  declared void check_rotations<Layout>(const char*, const head_view<const T>&, const head_view<const T>&, \
-                                        const query_key_tables<float>&, const visibility&)
-#define ROPE_DETAIL_ATTENTIONS(declared, T)                                                                \
-  declared visibility checked_attention(const char*, const head_view<const T>&, const head_view<const T>&, \
-                                        const head_view<const T>&, const head_view<T>&,                    \
-                                        const attention_options&, bool);                                   \
-  declared void attend_block(const attention_call<T, read_rotation<T>, T>&, const query_block&);           \
-  declared void attend_split(const attention_call<T, read_rotation<T>, T>&,                                \
-                             const decode_results<arithmetic<T>>*, const key_split&);                      \
-  declared void attend(const attention_call<T, read_rotation<T>, T>&, const this_thread&);                 \
-  ROPE_DETAIL_ATTENTIONS_OF(declared, T, interleaved);                                                     \
+#define ROPE_DETAIL_ATTENTIONS_OF(declared, T, Layout)                                       \
+  declared read_rotation<T> checked_rotation<Layout>(const char*, const head_view<const T>&, \
+                                                     const head_view<const T>&,              \
+                                                     const query_key_tables<float>&, const visibility&)
+#define ROPE_DETAIL_ATTENTIONS(declared, T)                                                                  \
+  declared visibility checked_call(const head_view<const T>&, const head_view<const T>&,                     \
+                                   const head_view<const T>&, const head_view<T>&, const attention_options&, \
+                                   bool);                                                                    \
+  declared void attend_block(const attention_call<T, read_rotation<T>, T>&, const query_block&);             \
+  declared void attend_split(const attention_call<T, read_rotation<T>, T>&,                                  \
+                             const decode_results<arithmetic<T>>*, const key_split&);                        \
+  declared void attend(const attention_call<T, read_rotation<T>, T>&, const this_thread&);                   \
+  ROPE_DETAIL_ATTENTIONS_OF(declared, T, interleaved);                                                       \
   ROPE_DETAIL_ATTENTIONS_OF(declared, T, half_split)
 ROPE_DETAIL_DECLARE_INSTANCES(ROPE_DETAIL_ATTENTIONS);
 

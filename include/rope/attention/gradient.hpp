@@ -320,7 +320,7 @@ void attention_gradient(const attention_tape<T>& tape, const Tables& tables,
   ROPE_DETAIL_CHECK_LAYOUT("attention_gradient", Layout);
   const query_key_tables pair = detail::checked_tables("attention_gradient", tables, options);
   const auto rules = detail::checked_gradient(tape, options, by_options, true);
-  detail::check_rotations<Layout>("attention_gradient", tape.q, tape.k, pair, rules);
+  detail::checked_rotation<Layout>("attention_gradient", tape.q, tape.k, pair, rules);
   T* memory = detail::workspace<struct rotated_copies, T>(tape.q.size() + tape.k.size());
   const head_view<T> q = bhsd(memory, tape.q.batch, tape.q.heads, tape.q.tokens, tape.q.head_dim),
                      k = bhsd(memory + tape.q.size(), tape.k.batch, tape.k.heads, tape.k.tokens,

@@ -320,8 +320,7 @@ void attention_weight_sums(head_view<Q> q, head_view<K> k, W&& sums, const Table
   const query_key_tables pair = detail::checked_tables("attention_weight_sums", tables, options);
   const auto to = detail::sums_in<Q, W>(sums);
   const auto rules = detail::checked_scores<T, C>("attention_weight_sums", q, k, options, true);
-  detail::check_rotations<Layout, T, C>("attention_weight_sums", q, k, pair, rules);
-  const detail::read_rotation<T> rotation(std::type_identity<Layout>{}, pair);
+  const auto rotation = detail::checked_rotation<Layout, T, C>("attention_weight_sums", q, k, pair, rules);
   detail::find_weight_sums(
       detail::attention_call<T, detail::read_rotation<T>, C>{q, k, {}, {}, rules, rotation}, to, threads);
 }

@@ -260,8 +260,7 @@ void attention_weights(head_view<Q> q, head_view<K> k, W&& weights, const Tables
   const query_key_tables pair = detail::checked_tables("attention_weights", tables, options);
   const auto rules = detail::checked_scores<T, T>("attention_weights", q, k, options, true);
   const auto to = detail::weights_in<Q, W>(weights, rules.shape());
-  detail::check_rotations<Layout, T, T>("attention_weights", q, k, pair, rules);
-  const detail::read_rotation<T> rotation(std::type_identity<Layout>{}, pair);
+  const auto rotation = detail::checked_rotation<Layout, T, T>("attention_weights", q, k, pair, rules);
   detail::write_weights(detail::attention_call<T, detail::read_rotation<T>>{q, k, {}, {}, rules, rotation},
                         to, threads);
 }

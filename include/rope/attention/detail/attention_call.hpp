@@ -140,11 +140,14 @@ struct attention_call {
   Index group() const { return k.heads == 0 ? 1 : q.heads / k.heads; }
 };
 
-/// Checks the tables against the heads and the positions of a call. Positions of queries without a visible
-/// key need not be in the table, because no rotation of these queries is used.
+/// Checks the tables against the heads and the positions of a call, and returns how queries and keys are
+/// rotated. Positions of queries without a visible key need not be in the table, because no rotation of these
+/// queries is used.
 template <class Layout, class T, class C, class S>
-void check_rotations(const char* function, const head_view<const T>& q, const head_view<const C>& k,
-                     const query_key_tables<S>& tables, const visibility& rules) {
+read_rotation<T> checked_rotation(const char* function, const head_view<const T>& q,
+                                  const head_view<const C>& k,
+                                  const query_key_tables<S>& tables ROPE_DETAIL_LIFETIMEBOUND,
+                                  const visibility& rules) {
   const attention_options& options = rules.options();
   check_unrotated(function, options);
   const char* const advice = "give query_positions and key_positions, b * tokens + t for token t of row b";
@@ -155,6 +158,7 @@ void check_rotations(const char* function, const head_view<const T>& q, const he
   check_rotation<Layout>(function, q, tables.queries(), known_range{rules.query_position_range()});
   check_rotation<Layout>(function, k.batch, k.tokens, k.head_dim, tables.keys(),
                          known_range{rules.key_position_range()});
+  return {std::type_identity<Layout>{}, tables};
 }
 
 /// The tables of queries and keys. Rejects xPos tables if the options are not causal, or have key_ranges,
