@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <new>  // placement
 #include <span>
-#include <type_traits>
 #include <utility>  // std::pair
 
 #include <rope/attention/detail/attention_call.hpp>

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstddef>
 #include <span>
-#include <type_traits>
 
 #include <rope/attention/detail/softmax.hpp>
 #include <rope/attention/options.hpp>

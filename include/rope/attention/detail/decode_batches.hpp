@@ -3,8 +3,7 @@
 #define ROPE_ATTENTION_DETAIL_DECODE_BATCHES_HPP
 
 #include <algorithm>  // std::copy_n, std::max, std::min
-#include <cstdint>
-#include <utility>  // std::swap
+#include <utility>    // std::swap
 
 #include <rope/attention/detail/block_keys.hpp>
 #include <rope/attention/detail/prefetch.hpp>
@@ -84,13 +83,11 @@ class decode_batches {
                                : panel_shape<float>::tile),
         run_((std::min)(tokens_, k.run_from(0))),
         again_(repeats_before(heads_per_pass_, run_)) {
-    struct copied_tokens {};
-    struct addresses {};
     if (!k.is_listed()) return;
     // Far enough ahead for memory, and near enough to stay in an L1 cache of 32 KiB.
     listed_ahead_ = even_tokens_in(3 << 12, bytes_of(k, v));
-    copies_ = workspace<copied_tokens, C>(tokens_ * (std::max)(k.head_dim, v.head_dim));
-    rows_ = workspace<addresses, const C*>(2 * (tokens_ + listed_ahead_));
+    copies_ = workspace<struct copied_tokens, C>(tokens_ * (std::max)(k.head_dim, v.head_dim));
+    rows_ = workspace<struct addresses, const C*>(2 * (tokens_ + listed_ahead_));
     rows_of_next_ = rows_ + tokens_ + listed_ahead_;
   }
 

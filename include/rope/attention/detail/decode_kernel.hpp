@@ -4,7 +4,6 @@
 
 #include <algorithm>  // std::max, std::min, std::fill_n, std::copy_n
 #include <atomic>
-#include <cstdint>
 #include <new>
 #include <optional>
 

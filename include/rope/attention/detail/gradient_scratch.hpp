@@ -10,7 +10,6 @@
 #include <rope/attention/detail/visibility.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/scratch.hpp>
-#include <rope/base/simd/channel_rows.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>

@@ -12,9 +12,9 @@
 #include <rope/attention/detail/softmax.hpp>
 #include <rope/attention/detail/streams.hpp>
 #include <rope/attention/detail/visibility.hpp>
-#include <rope/base/quantized_channels.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/scratch.hpp>
-#include <rope/base/simd/channel_rows.hpp>
+#include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
 
@@ -29,14 +29,6 @@ namespace rope::inline ROPE_ABI::detail {
 template <class C>
 inline constexpr bool is_read_in_place = std::is_same_v<loadable<C>, C> && !is_quantized<C>;
 
-/// Whether a run of tokens at regular strides can be as long as a batch: in a view, and in pages of at least
-/// 64 tokens.
-template <class C>
-bool has_long_runs(const token_source<C>& k) {
-  constexpr Index longest_batch = 64;
-  return k.page_size() == 0 || k.page_size() >= longest_batch;
-}
-
 /// Whether plain_split serves a call. If a key head has more query rows than a strip, decode_split first
 /// widens 16-bit channels into a copy, so such calls are not plain.
 template <class T, class Rotation, class C>
@@ -45,8 +37,9 @@ bool is_plain(const attention_call<T, Rotation, C>& call) {
   const bool one_range = call.rules.in_ranges() && (options.window == 0 || options.sinks == 0),
              only_products = !options.mask && !options.bias && equal(options.softcap, 0) &&
                              equal(options.dropout, 0) && options.products == product_precision::full;
+  constexpr Index longest_batch = 64;  // of tokens at regular strides, as in a view or one page
   return call.q.tokens == 1 && one_range && only_products && !call.rotation.is_given() &&
-         !call.k.is_listed() && has_long_runs(call.k) &&
+         !call.k.is_listed() && (call.k.page_size() == 0 || call.k.page_size() >= longest_batch) &&
          (std::is_same_v<C, arithmetic<T>> || call.group() <= panel_shape<arithmetic<T>>::rows);
 }
 

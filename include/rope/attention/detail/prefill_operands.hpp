@@ -4,8 +4,7 @@
 
 #include <algorithm>  // std::copy_n, std::fill_n, std::min, std::max
 #include <concepts>   // std::same_as
-#include <cstddef>
-#include <utility>  // std::pair
+#include <utility>    // std::pair
 
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/softmax.hpp>

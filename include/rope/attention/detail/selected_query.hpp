@@ -5,7 +5,6 @@
 #include <algorithm>  // std::fill_n
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include <rope/attention/detail/attention_call.hpp>
 #include <rope/attention/detail/visibility.hpp>

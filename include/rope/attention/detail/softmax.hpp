@@ -5,7 +5,6 @@
 #include <algorithm>  // std::min, std::max, std::fill
 #include <cmath>
 #include <cstddef>
-#include <cstdint>
 #include <limits>
 #include <type_traits>
 #include <utility>  // std::pair

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <span>
 
 #include <rope/attention/options.hpp>
 #include <rope/base/integer_list.hpp>
