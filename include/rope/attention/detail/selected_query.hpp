@@ -161,8 +161,8 @@ struct selected_query {
           part_of(all.log_sum_exp, (row * of.q.tokens + query) * of.q.heads + first_head(), group);
     one.mask = entries_of(all.mask, workspace<struct selected_mask, bool>(all.mask ? group * count : 0));
     one.bias = entries_of(all.bias, workspace<struct selected_bias, float>(all.bias ? group * count : 0));
-    static constexpr std::int64_t none[] = {0};
-    if (rules.is_padding(row, query)) one.query_counts = none;
+    static constexpr std::int64_t none = 0;
+    if (rules.is_padding(row, query)) one.query_counts = {&none, 1};
     if (of.rotation.is_given()) {
       std::int64_t* const positions = workspace<struct selected_positions, std::int64_t>(count + 1);
       for (Index n = 0; n < count; ++n) positions[n] = rules.key_position(row, keys[n]);
