@@ -9,7 +9,6 @@
 #include <limits>
 #include <span>
 #include <type_traits>
-#include <utility>  // std::pair
 
 #include <rope/attention/attention.hpp>
 #include <rope/attention/detail/attention_call.hpp>
@@ -101,10 +100,12 @@ void write_weights_of_keys(const attention_call<T, Rotation, C>& call,
         // Keys outside the visible ranges are not read, because they may be beyond the row's count or outside
         // the table.
         const key_set visible = call.rules.keys_of(b, i);
-        if (!visible.empty())
-          read_queries(call, b, i, kv * call.group(), call.group(), static_cast<A>(call.rules.scale()),
-                       buffers,
-                       [&](Index g) { return std::pair(queries.data() + g * depth, panel_shape<A>::width); });
+        if (!visible.empty()) {
+          const row_block<T> rows = query_rows(call, b, i, kv * group, group, buffers);
+          for (Index g = 0; g < group; ++g)
+            pack_scaled(rows.at(g), depth, static_cast<A>(call.rules.scale()), queries.data() + g * depth,
+                        panel_shape<A>::width);
+        }
         for (Index j = visible.hull_begin(), count; j < visible.hull_end(); j += count) {
           count = (std::min)({block, visible.hull_end() - j, call.k.run_from(j)});
           const auto rows = read_keys<A>(call, {b, kv, j, count, call.k.at(b, j, kv)}, buffers);

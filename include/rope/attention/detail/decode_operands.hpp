@@ -5,7 +5,6 @@
 #include <algorithm>  // std::max, std::min, std::fill_n
 #include <span>
 #include <type_traits>
-#include <utility>  // std::pair
 
 #include <rope/attention/detail/block_keys.hpp>
 #include <rope/attention/detail/decode_batches.hpp>
@@ -70,9 +69,11 @@ class decode_operands {
   void pack_queries(Index kv, Index t, double factor) {
     const rows_of_head rows = of_.rows_at(t, call_.group());
     if (rows.count == 0) return;
-    read_queries(call_, of_.b, t, of_.head_of(kv, t, rows.first, call_.group()), rows.count,
-                 static_cast<A>(factor), buffers_,
-                 [&](Index g) { return std::pair(query(kv, rows.first + g), Index{shape::width}); });
+    const row_block<T> heads =
+        query_rows(call_, of_.b, t, of_.head_of(kv, t, rows.first, call_.group()), rows.count, buffers_);
+    for (Index g = 0; g < rows.count; ++g)
+      pack_scaled(heads.at(g), call_.q.head_dim, static_cast<A>(factor), query(kv, rows.first + g),
+                  shape::width);
   }
   /// Packs zeros for token t, which has no visible key.
   void clear_queries(Index kv, Index t) {

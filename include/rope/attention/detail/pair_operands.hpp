@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <limits>
 #include <type_traits>
-#include <utility>  // std::pair
 
 #include <rope/attention/detail/block_keys.hpp>
 #include <rope/attention/detail/decode_batches.hpp>
@@ -49,17 +48,17 @@ template <class T, class Rotation, class C, class Number>
 void for_each_query(const attention_call<T, Rotation, C>& call, Index b, Index i, Index head, Index heads,
                     double factor, const row_buffers<T>& buffers, Number* rounded, const auto& visit) {
   const Index depth = call.q.head_dim;
+  const row_block<T> rows = query_rows(call, b, i, head, heads, buffers);
   if constexpr (is_quantized<C>) {
-    read_queries(call, b, i, head, heads, static_cast<float>(factor), buffers,
-                 [&](Index g) { return std::pair(buffers.rotated + g * depth, panel_shape<float>::width); });
     constexpr Index largest = (std::numeric_limits<Number>::max)(),
                     sum = (std::numeric_limits<std::int32_t>::max)();
     const auto limit =
         static_cast<std::int32_t>((std::min)(largest, sum / 128 / (std::max)(Index{1}, depth)));
-    for (Index g = 0; g < heads; ++g)
-      visit(g, rounded, quantize_channels(buffers.rotated + g * depth, depth, rounded, limit));
+    for (Index g = 0; g < heads; ++g) {
+      pack_scaled(rows.at(g), depth, static_cast<float>(factor), buffers.rotated, panel_shape<float>::width);
+      visit(g, rounded, quantize_channels(buffers.rotated, depth, rounded, limit));
+    }
   } else {
-    const row_block<T> rows = query_rows(call, b, i, head, heads, buffers);
     for (Index g = 0; g < heads; ++g) visit(g, rows.at(g), static_cast<float>(factor));
   }
 }

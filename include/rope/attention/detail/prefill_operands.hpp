@@ -4,7 +4,6 @@
 
 #include <algorithm>  // std::copy_n, std::fill_n, std::min, std::max
 #include <concepts>   // std::same_as
-#include <utility>    // std::pair
 
 #include <rope/attention/detail/rows.hpp>
 #include <rope/attention/detail/softmax.hpp>
@@ -119,9 +118,10 @@ class prefill_operands {
   }
 
   void pack_queries(Index t, double factor) {
-    read_queries(call_, block_.b, block_.first_token + t, block_.first_head, block_.heads,
-                 static_cast<A>(factor), buffers_,
-                 [&](Index g) { return std::pair(query(t * block_.heads + g), panel_size); });
+    const row_block<T> rows =
+        query_rows(call_, block_.b, block_.first_token + t, block_.first_head, block_.heads, buffers_);
+    for (Index g = 0; g < block_.heads; ++g)
+      pack_scaled(rows.at(g), depth_, static_cast<A>(factor), query(t * block_.heads + g), panel_size);
   }
   void clear_query(Index row) {
     for (Index d = 0; d < depth_; d += shape::width)

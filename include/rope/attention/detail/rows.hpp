@@ -137,6 +137,11 @@ row_block<Storage> read_keys(const attention_call<T, Rotation, C>& call, const t
 template <class T, class Rotation, class C>
 row_block<T> query_rows(const attention_call<T, Rotation, C>& call, Index b, Index i, Index head, Index heads,
                         const row_buffers<T>& buffers) {
+  // The tokens of a head may be far apart in memory. Processors prefetch only what is near the last read.
+  constexpr Index ahead = 4;
+  for (Index g = 0; g < heads && i + ahead < call.q.tokens; ++g)
+    for (Index d = 0; d < call.q.head_dim; d += 64 / Index(sizeof(T)))
+      prefetch_after(call.q.at(b, i + ahead, head + g), static_cast<std::uintptr_t>(d * Index(sizeof(T))));
   const head_view<const T> rows = {call.q.at(b, i, head), 1, 1, heads,
                                    call.q.head_dim,       0, 0, call.q.head_stride};
   if constexpr (Rotation::rotates)
@@ -165,23 +170,6 @@ void pack_scaled(const T* row, Index channels, arithmetic<T> factor, arithmetic<
     if ((std::abs)(factor) > A(1))  // otherwise products of finite numbers are finite
       for (d = 0; d < here; ++d)
         if (is_finite(static_cast<double>(from[d]))) to[d] = saturated(to[d]);
-  }
-}
-
-/// Packs the rows of query_rows times `factor`. The arguments `to` and `panel_stride` of pack_scaled are
-/// place(g) for query head `head` + g.
-template <class T, class Rotation, class C>
-void read_queries(const attention_call<T, Rotation, C>& call, Index b, Index i, Index head, Index heads,
-                  arithmetic<T> factor, const row_buffers<T>& buffers, const auto& place) {
-  const row_block<T> rows = query_rows(call, b, i, head, heads, buffers);
-  // The tokens of a head may be far apart in memory. Processors prefetch only what is near the last read.
-  constexpr Index ahead = 4;
-  for (Index g = 0; g < heads && i + ahead < call.q.tokens; ++g)
-    for (Index d = 0; d < call.q.head_dim; d += 64 / Index(sizeof(T)))
-      prefetch_after(call.q.at(b, i + ahead, head + g), static_cast<std::uintptr_t>(d * Index(sizeof(T))));
-  for (Index g = 0; g < heads; ++g) {
-    const auto [to, panel_stride] = place(g);
-    pack_scaled(rows.at(g), call.q.head_dim, factor, to, panel_stride);
   }
 }
 
