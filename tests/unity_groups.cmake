@@ -32,7 +32,7 @@ set(unity_groups
   "models/describe models/gguf models/model_rope"
   "models/rotate_layer models/tables"
   "models/laws/attention_of_layer models/laws/both_formats models/laws/calls"
-  "models/laws/gguf_file models/laws/import_coming_from models/laws/import_fuzz"
+  "models/laws/gguf_file models/laws/import_coming_from"
   "models/laws/import_mutations models/laws/indexer models/laws/probes"
   "models/laws/query_scaling_of_layer models/laws/records models/laws/reference_layers"
   "positions/multimodal_positions positions/position_maps positions/positions"

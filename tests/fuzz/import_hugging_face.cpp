@@ -4,7 +4,6 @@
 #include <rope/models/hugging_face.hpp>
 
 #include <cstddef>
-#include <vector>
 
 #include "fuzz/support/bytes.hpp"
 #include "fuzz/support/check.hpp"
@@ -13,15 +12,6 @@
 namespace {
 
 using fuzz::json;
-
-const std::vector<json>& originals() {
-  static const std::vector<json> all = [] {
-    std::vector<json> result = fuzz::example_configs();
-    for (json& one : fuzz::recorded("hugging_face", "config")) result.push_back(std::move(one));
-    return result;
-  }();
-  return all;
-}
 
 rope::hugging_face_options draw_options(fuzz::bytes& b) {
   rope::hugging_face_options options{.without_rope = rope::model_without_rope::describe};
@@ -34,7 +24,8 @@ rope::hugging_face_options draw_options(fuzz::bytes& b) {
 
 /// Every original unchanged.
 extern "C" int LLVMFuzzerInitialize(int* /*count*/, char*** /*arguments*/) {
-  for (const json& file : originals()) fuzz::check_import([&] { return rope::import_hugging_face(file); });
+  for (const json& file : fuzz::all_configs())
+    fuzz::check_import([&] { return rope::import_hugging_face(file); });
   return 0;
 }
 
@@ -46,7 +37,7 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
   }
   fuzz::bytes b(data, size);
   const rope::hugging_face_options options = draw_options(b);
-  json file = fuzz::spoiler(b, originals()).spoilt();
+  json file = fuzz::spoiler(b, fuzz::all_configs()).spoilt();
   const fuzz::planted_key planted = b.coin() ? fuzz::plant(b, file) : fuzz::planted_key();
   fuzz::check_import([&] { return rope::import_hugging_face(file, options); }, planted);
   return 0;

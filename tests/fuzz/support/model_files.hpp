@@ -48,6 +48,16 @@ inline std::vector<json> example_configs() {
   return result;
 }
 
+/// Those of examples/configs, then the recorded ones.
+inline const std::vector<json>& all_configs() {
+  static const std::vector<json> all = [] {
+    std::vector<json> result = example_configs();
+    for (json& one : recorded("hugging_face", "config")) result.push_back(std::move(one));
+    return result;
+  }();
+  return all;
+}
+
 class spoiler {
  public:
   spoiler(bytes& b, const std::vector<json>& originals) : b_(b), originals_(originals) {}
@@ -58,7 +68,38 @@ class spoiler {
     return file;
   }
 
- private:
+  void spoil(json& file, const json& other) {
+    std::vector<json::json_pointer> places, others;
+    collect(file, json::json_pointer(), places);
+    collect(other, json::json_pointer(), others);
+    if (!file.is_object() || places.empty())
+      file = json::object(), places.assign(1, json::json_pointer("/x"));
+    if (others.empty()) return;
+    const json::json_pointer place = b_.one_of(places), foreign = b_.one_of(others);
+    switch (b_.up_to(6)) {
+      case 0:
+        if (file.contains(place) && file[place.parent_pointer()].is_object())
+          file[place.parent_pointer()].erase(place.back());
+        break;
+      case 1:
+        file[place] = other[foreign];
+        break;
+      case 2:
+        file.merge_patch(other);
+        break;
+      case 3:
+        if (foreign.parent_pointer().empty()) file[foreign] = b_.coin() ? other[foreign] : value(0);
+        break;
+      case 4:
+        if (json& changed = file[place]; changed.is_array() && !changed.empty()) {
+          b_.coin() ? changed.push_back(changed.back()) : changed.erase(changed.size() - 1);
+        }
+        break;
+      default:
+        file[place] = value(0);
+    }
+  }
+
   std::string word() {
     static const char* const words[] = {
         "default", "linear", "dynamic", "yarn",       "longrope",       "llama3",
@@ -69,6 +110,7 @@ class spoiler {
     return b_.one_of(words);
   }
 
+ private:
   json list() {
     static const long lengths[] = {0, 1, 2, 3, 4, 8, 9, 16, 24, 32, 48, 64};
     const long count = b_.one_in(64) ? 16384 + b_.up_to(1) : b_.one_of(lengths);
@@ -110,38 +152,6 @@ class spoiler {
         collect(item.value(), path / item.key(), places);
       }
     if (file.is_array() && !file.empty()) places.push_back(path / (file.size() - 1));
-  }
-
-  void spoil(json& file, const json& other) {
-    std::vector<json::json_pointer> places, others;
-    collect(file, json::json_pointer(), places);
-    collect(other, json::json_pointer(), others);
-    if (!file.is_object() || places.empty())
-      file = json::object(), places.assign(1, json::json_pointer("/x"));
-    if (others.empty()) return;
-    const json::json_pointer place = b_.one_of(places), foreign = b_.one_of(others);
-    switch (b_.up_to(6)) {
-      case 0:
-        if (file.contains(place) && file[place.parent_pointer()].is_object())
-          file[place.parent_pointer()].erase(place.back());
-        break;
-      case 1:
-        file[place] = other[foreign];
-        break;
-      case 2:
-        file.merge_patch(other);
-        break;
-      case 3:
-        if (foreign.parent_pointer().empty()) file[foreign] = b_.coin() ? other[foreign] : value(0);
-        break;
-      case 4:
-        if (json& changed = file[place]; changed.is_array() && !changed.empty()) {
-          b_.coin() ? changed.push_back(changed.back()) : changed.erase(changed.size() - 1);
-        }
-        break;
-      default:
-        file[place] = value(0);
-    }
   }
 
   bytes& b_;
@@ -191,15 +201,23 @@ inline planted_key plant(bytes& b, json& file) {
   return planted;
 }
 
+/// What an import did: whether it gave a model, and what does not hold of it, or nothing.
+struct import_outcome {
+  bool imported = false;
+  std::string broken;
+};
+
 /// An import gives a model that keeps every promise and names the planted key, or throws with a text of the
 /// library.
 template <class Import>
-void check_import(const Import& import, const planted_key& planted = {}) {
+import_outcome outcome_of(const Import& import, const planted_key& planted = {}) {
+  import_outcome outcome;
   try {
     const rope::model_rope model = import();
-    const std::string broken = testing::broken_promise(model);
-    if (!broken.empty()) fail(broken);
-    if (!planted.is_named(model)) fail("no warning names " + planted.name);
+    outcome.imported = true;
+    outcome.broken = testing::broken_promise(model);
+    if (outcome.broken.empty() && !planted.is_named(model))
+      outcome.broken = "no warning names " + planted.name;
     for (rope::Index layer = -1; layer < 4; ++layer) {
       static_cast<void>(model.rotation_of_layer(layer));
       try {
@@ -209,10 +227,16 @@ void check_import(const Import& import, const planted_key& planted = {}) {
     }
   } catch (const std::invalid_argument& error) {
     const std::string text = error.what();
-    if (text.find("rope::") != 0 || text.size() < 20) fail("the text is " + text);
+    if (text.find("rope::") != 0 || text.size() < 20) outcome.broken = "the text is " + text;
   } catch (const std::exception& error) {
-    fail(std::string("another type was thrown, saying ") + error.what());
+    outcome.broken = std::string("another type was thrown, saying ") + error.what();
   }
+  return outcome;
+}
+template <class Import>
+void check_import(const Import& import, const planted_key& planted = {}) {
+  const import_outcome outcome = outcome_of(import, planted);
+  if (!outcome.broken.empty()) fail(outcome.broken);
 }
 
 }  // namespace fuzz
