@@ -66,6 +66,15 @@ bool same(const rope::attention_options& a, const rope::attention_options& b) {
   return a.scale == b.scale && a.causal == b.causal && a.window == b.window && a.softcap == b.softcap;
 }
 
+/// The code of a model with one group, and what it gives if it is compiled.
+template <class Layout>
+void check_code(const rope::model_rope& model, const char* code, const rope::frequencies& f,
+                const rope::attention_options& options) {
+  CHECK(prints(model, code));
+  CHECK(same<Layout>(f, model.groups()[0]));
+  CHECK(same(options, model.attention_of_layer(0)));
+}
+
 }  // namespace
 
 /// Statements, and their text.
@@ -83,9 +92,7 @@ TEST_CASE("the code that describe prints compiles and gives the same tables and 
             rope::llama3_scaling{
                 .factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_max_position = 8192});
         const rope::attention_options model_options = {.scale = 0.08838834764831843};);
-    CHECK(prints(model, code));
-    CHECK(same<model_layout>(model_frequencies, model.groups()[0]));
-    CHECK(same(model_options, model.attention_of_layer(0)));
+    check_code<model_layout>(model, code, model_frequencies, model_options);
   }
   SECTION("Gemma 3: two groups") {
     const auto model = import_hugging_face(config("gemma_3_4b"));
@@ -109,9 +116,7 @@ TEST_CASE("the code that describe prints compiles and gives the same tables and 
             128, 1000000,
             rope::yarn_scaling{.factor = 4, .original_max_position = 32768, .beta_fast = 32, .beta_slow = 1});
         const rope::attention_options model_options = {.scale = 0.08838834764831843};);
-    CHECK(prints(model, code));
-    CHECK(same<model_layout>(model_frequencies, model.groups()[0]));
-    CHECK(same(model_options, model.attention_of_layer(0)));
+    check_code<model_layout>(model, code, model_frequencies, model_options);
   }
   SECTION("gpt-oss: bounds not rounded, a window every second layer") {
     const auto model = import_hugging_face(config("gpt_oss_20b"));
@@ -124,9 +129,7 @@ TEST_CASE("the code that describe prints compiles and gives the same tables and 
                                            .truncate = false});
                     const rope::attention_options model_options_window_128 = {.scale = 0.125, .window = 128};
                     const rope::attention_options model_options_without_window = {.scale = 0.125};);
-    CHECK(prints(model, code));
-    CHECK(same<model_layout>(model_frequencies, model.groups()[0]));
-    CHECK(same(model_options_window_128, model.attention_of_layer(0)));
+    check_code<model_layout>(model, code, model_frequencies, model_options_window_128);
     CHECK(same(model_options_without_window, model.attention_of_layer(1)));
   }
   SECTION("LongRoPE: a list, because no rule gives its numbers") {
@@ -145,9 +148,7 @@ TEST_CASE("the code that describe prints compiles and gives the same tables and 
         const rope::frequencies model_frequencies = rope::frequencies::custom(
             Eigen::Map<const Eigen::Array<double, 4, 1>>(model_frequencies_list), 1.1902380714238083);
         const rope::attention_options model_options = {.scale = 0.35355339059327373};);
-    CHECK(prints(model, code));
-    CHECK(same<model_layout>(model_frequencies, model.groups()[0]));
-    CHECK(same(model_options, model.attention_of_layer(0)));
+    check_code<model_layout>(model, code, model_frequencies, model_options);
   }
   SECTION("ModernBERT: both directions") {
     const auto model = import_hugging_face(config("modernbert_base"));
@@ -158,10 +159,8 @@ TEST_CASE("the code that describe prints compiles and gives the same tables and 
                     const rope::frequencies sliding_attention_frequencies(64, 10000);
                     const rope::attention_options sliding_attention_options = {
                         .scale = 0.125, .causal = false, .window = 65};);
-    CHECK(prints(model, code));
-    CHECK(same<full_attention_layout>(full_attention_frequencies, model.groups()[0]));
+    check_code<full_attention_layout>(model, code, full_attention_frequencies, full_attention_options);
     CHECK(same<sliding_attention_layout>(sliding_attention_frequencies, model.groups()[1]));
-    CHECK(same(full_attention_options, model.attention_of_layer(0)));
     CHECK(same(sliding_attention_options, model.attention_of_layer(1)));
   }
   SECTION("Gemma 2: softcap") {
@@ -177,9 +176,7 @@ TEST_CASE("the code that describe prints compiles and gives the same tables and 
                                                                    .window = 4096,
                                                                    .softcap = 50};
         const rope::attention_options model_options_without_window = {.scale = 0.125, .softcap = 50};);
-    CHECK(prints(model, code));
-    CHECK(same<model_layout>(model_frequencies, model.groups()[0]));
-    CHECK(same(model_options_window_4096, model.attention_of_layer(0)));
+    check_code<model_layout>(model, code, model_frequencies, model_options_window_4096);
     CHECK(same(model_options_without_window, model.attention_of_layer(1)));
   }
   SECTION("Qwen3-VL: alternating axes") {
@@ -196,10 +193,8 @@ TEST_CASE("the code that describe prints compiles and gives the same tables and 
                     const rope::frequencies model_frequencies_on_axes =
                         rope::on_axes(model_frequencies, rope::interleaved_sections({24, 20, 20}));
                     const rope::attention_options model_options = {.scale = 0.08838834764831843};);
-    CHECK(prints(model, code));
-    CHECK(same<model_layout>(model_frequencies, model.groups()[0]));
+    check_code<model_layout>(model, code, model_frequencies, model_options);
     CHECK((model_frequencies_on_axes.inv_freq() == frequencies_on_axes(model.groups()[0]).inv_freq()).all());
-    CHECK(same(model_options, model.attention_of_layer(0)));
   }
   SECTION("openPangu: spread axes") {
     const auto model = import_hugging_face(
@@ -215,10 +210,8 @@ TEST_CASE("the code that describe prints compiles and gives the same tables and 
                     const rope::frequencies model_frequencies_on_axes =
                         rope::on_axes(model_frequencies, rope::spread_sections({24, 20, 20}));
                     const rope::attention_options model_options = {.scale = 0.08838834764831843};);
-    CHECK(prints(model, code));
-    CHECK(same<model_layout>(model_frequencies, model.groups()[0]));
+    check_code<model_layout>(model, code, model_frequencies, model_options);
     CHECK((model_frequencies_on_axes.inv_freq() == frequencies_on_axes(model.groups()[0]).inv_freq()).all());
-    CHECK(same(model_options, model.attention_of_layer(0)));
   }
   SECTION("Qwen2-VL: axes") {
     const auto model = import_hugging_face(config("qwen2_vl_7b"));
@@ -227,9 +220,7 @@ TEST_CASE("the code that describe prints compiles and gives the same tables and 
                     const rope::frequencies model_frequencies_on_axes =
                         rope::on_axes(model_frequencies, rope::contiguous_sections({16, 24, 24}));
                     const rope::attention_options model_options = {.scale = 0.08838834764831843};);
-    CHECK(prints(model, code));
-    CHECK(same<model_layout>(model_frequencies, model.groups()[0]));
-    CHECK(same(model_options, model.attention_of_layer(0)));
+    check_code<model_layout>(model, code, model_frequencies, model_options);
     CHECK((model_frequencies_on_axes.inv_freq() == frequencies_on_axes(model.groups()[0]).inv_freq()).all());
   }
   SECTION("DeepSeek V3: an attention_factor") {
@@ -242,9 +233,7 @@ TEST_CASE("the code that describe prints compiles and gives the same tables and 
                                            .beta_slow = 1,
                                            .attention_factor = 1});
                     const rope::attention_options model_options = {.scale = 0.1352337788608801};);
-    CHECK(prints(model, code));
-    CHECK(same<model_layout>(model_frequencies, model.groups()[0]));
-    CHECK(same(model_options, model.attention_of_layer(0)));
+    check_code<model_layout>(model, code, model_frequencies, model_options);
   }
   SECTION("Llama 4: layers without rotation, scaled queries") {
     const auto model = import_hugging_face(config("llama_4_scout"));
@@ -273,9 +262,7 @@ TEST_CASE("the code that describe prints compiles and gives the same tables and 
                     const rope::frequencies model_frequencies =
                         rope::frequencies::custom(-rope::frequencies(8, 10000).inv_freq());
                     const rope::attention_options model_options = {.scale = 0.35355339059327373};);
-    CHECK(prints(model, code));
-    CHECK(same<model_layout>(model_frequencies, model.groups()[0]));
-    CHECK(same(model_options, model.attention_of_layer(0)));
+    check_code<model_layout>(model, code, model_frequencies, model_options);
   }
   SECTION("proportional") {
     const auto model = import_hugging_face(
@@ -286,9 +273,7 @@ TEST_CASE("the code that describe prints compiles and gives the same tables and 
     ROPE_STATEMENTS(using model_layout = rope::half_split; const rope::frequencies model_frequencies(
                         512, 10000, rope::proportional_scaling{.partial_rotary_factor = 0.25, .factor = 1});
                     const rope::attention_options model_options = {.scale = 1};);
-    CHECK(prints(model, code));
-    CHECK(same<model_layout>(model_frequencies, model.groups()[0]));
-    CHECK(same(model_options, model.attention_of_layer(0)));
+    check_code<model_layout>(model, code, model_frequencies, model_options);
   }
   SECTION("dynamic NTK") {
     const auto model = import_hugging_face(json{{"model_type", "llama"},
@@ -300,9 +285,7 @@ TEST_CASE("the code that describe prints compiles and gives the same tables and 
         using model_layout = rope::half_split; const rope::frequencies model_frequencies(
             16, 10000, rope::dynamic_ntk_scaling{.factor = 2, .max_position = 2048, .length = 5000});
         const rope::attention_options model_options = {.scale = 0.25};);
-    CHECK(prints(model, code));
-    CHECK(same<model_layout>(model_frequencies, model.groups()[0]));
-    CHECK(same(model_options, model.attention_of_layer(0)));
+    check_code<model_layout>(model, code, model_frequencies, model_options);
   }
   SECTION("ntk of vLLM") {
     const auto model = import_hugging_face(
@@ -312,9 +295,7 @@ TEST_CASE("the code that describe prints compiles and gives the same tables and 
     ROPE_STATEMENTS(using model_layout = rope::half_split; const rope::frequencies model_frequencies(
                         16, 10000, rope::mixed_ntk_scaling{.factor = 2, .mixed_b = 0.625});
                     const rope::attention_options model_options = {.scale = 0.25};);
-    CHECK(prints(model, code));
-    CHECK(same<model_layout>(model_frequencies, model.groups()[0]));
-    CHECK(same(model_options, model.attention_of_layer(0)));
+    check_code<model_layout>(model, code, model_frequencies, model_options);
   }
   SECTION("Hunyuan's alpha") {
     const auto model = import_hugging_face(
@@ -324,9 +305,7 @@ TEST_CASE("the code that describe prints compiles and gives the same tables and 
     ROPE_STATEMENTS(using model_layout = rope::half_split;
                     const rope::frequencies model_frequencies(16, 10000, rope::alpha_scaling{.alpha = 1000});
                     const rope::attention_options model_options = {.scale = 0.25};);
-    CHECK(prints(model, code));
-    CHECK(same<model_layout>(model_frequencies, model.groups()[0]));
-    CHECK(same(model_options, model.attention_of_layer(0)));
+    check_code<model_layout>(model, code, model_frequencies, model_options);
   }
   SECTION("a magnitude that no rule gives") {
     const auto model = import_gguf(gguf("llama", {{".embedding_length", 4096},
@@ -340,9 +319,7 @@ TEST_CASE("the code that describe prints compiles and gives the same tables and 
                     const rope::frequencies model_frequencies = rope::frequencies::custom(
                         rope::frequencies(128, 500000, rope::linear_scaling{.factor = 4}).inv_freq(), 1.25);
                     const rope::attention_options model_options = {.scale = 0.08838834764831843};);
-    CHECK(prints(model, code));
-    CHECK(same<model_layout>(model_frequencies, model.groups()[0]));
-    CHECK(same(model_options, model.attention_of_layer(0)));
+    check_code<model_layout>(model, code, model_frequencies, model_options);
   }
   SECTION("divisors of a GGUF file") {
     const auto model = import_gguf(gguf("llama", {{".embedding_length", 64},
@@ -356,9 +333,7 @@ TEST_CASE("the code that describe prints compiles and gives the same tables and 
                     const rope::frequencies model_frequencies = rope::frequencies::custom(
                         Eigen::Map<const Eigen::Array<double, 4, 1>>(model_frequencies_list));
                     const rope::attention_options model_options = {.scale = 0.35355339059327373};);
-    CHECK(prints(model, code));
-    CHECK(same<model_layout>(model_frequencies, model.groups()[0]));
-    CHECK(same(model_options, model.attention_of_layer(0)));
+    check_code<model_layout>(model, code, model_frequencies, model_options);
   }
   SECTION("log-n scaling") {
     const auto model = import_hugging_face(json{{"model_type", "qwen"},
@@ -373,9 +348,7 @@ TEST_CASE("the code that describe prints compiles and gives the same tables and 
                     const rope::frequencies model_frequencies(16, 10000);
                     const rope::attention_options model_options = {.scale = 0.25};
                     const rope::log_n_query_scaling query_scaling = {.train_length = 2048};);
-    CHECK(prints(model, code));
-    CHECK(same<model_layout>(model_frequencies, model.groups()[0]));
-    CHECK(same(model_options, model.attention_of_layer(0)));
+    check_code<model_layout>(model, code, model_frequencies, model_options);
     for (const Index position : {0, 5000, 100000})
       CHECK(query_scaling(position) == model.query_scaling_of_layer(0)(position));
   }
@@ -394,9 +367,7 @@ TEST_CASE("the code that describe prints compiles and gives the same tables and 
                     const rope::frequencies model_frequencies_on_axes =
                         rope::on_axes(model_frequencies, rope::height_width_then_time(22, 20));
                     const rope::attention_options model_options = {.scale = 0.08838834764831843};);
-    CHECK(prints(model, code));
-    CHECK(same<model_layout>(model_frequencies, model.groups()[0]));
-    CHECK(same(model_options, model.attention_of_layer(0)));
+    check_code<model_layout>(model, code, model_frequencies, model_options);
     CHECK((model_frequencies_on_axes.inv_freq() == frequencies_on_axes(model.groups()[0]).inv_freq()).all());
   }
 }
