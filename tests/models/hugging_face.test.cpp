@@ -30,17 +30,13 @@ using testing::has_warning;
 using testing::json;
 using testing::lists;
 using testing::rounds_to;
+using testing::same_schedule;
 
 /// The only group of a model that has one.
 layer_group only_group(const json& config, const rope::hugging_face_options& options = {}) {
   const auto model = import_hugging_face(config, options);
   REQUIRE(model.groups().size() == 1);
   return model.groups().front();
-}
-
-bool same(const frequencies& a, const frequencies& b) {
-  return a.pairs() == b.pairs() && (a.inv_freq() == b.inv_freq()).all() &&
-         a.attention_factor() == b.attention_factor();
 }
 
 /// A JSON value of another type than nlohmann's, with only the members that json_like requires.
@@ -108,6 +104,11 @@ const json small = json::parse(R"({
   "model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 4,
   "max_position_embeddings": 64, "rope_theta": 10000.0})");
 
+/// The warnings for it, changed.
+std::vector<std::string> warnings(const json& changes) {
+  return import_hugging_face(changed(small, changes)).warnings;
+}
+
 }  // namespace
 
 // The values are those of the files that examples/configs/README.md names.
@@ -162,7 +163,8 @@ TEST_CASE("every example config imports with the rotation of its model", "[model
       CHECK(warning.find("no effect") == std::string::npos);
       CHECK(warning.find("not used") == std::string::npos);
     }
-    if (std::string(rule) == "default") CHECK(same(group.frequencies, frequencies(rotary_dim, base)));
+    if (std::string(rule) == "default")
+      CHECK(same_schedule(group.frequencies, frequencies(rotary_dim, base)));
   }
 }
 
@@ -174,7 +176,7 @@ TEST_CASE("any JSON type with the members of nlohmann's gives the same import", 
     const auto model = import_hugging_face(plain_json(config(name)));
     REQUIRE(model.groups().size() == expected.groups().size());
     for (std::size_t g = 0; g < model.groups().size(); ++g)
-      CHECK(same(model.groups()[g].frequencies, expected.groups()[g].frequencies));
+      CHECK(same_schedule(model.groups()[g].frequencies, expected.groups()[g].frequencies));
     CHECK(model.layers() == expected.layers());
     CHECK(model.layers_without_rope() == expected.layers_without_rope());
     CHECK(model.warnings == expected.warnings);
@@ -236,7 +238,7 @@ TEST_CASE("a factor of null is the quotient of the two lengths", "[models][impor
   json qwen = config("qwen2_5_7b_yarn");
   qwen["max_position_embeddings"] = 131072;
   qwen["rope_scaling"]["factor"] = nullptr;
-  CHECK(same(only_group(qwen).frequencies, only_group(config("qwen2_5_7b_yarn")).frequencies));
+  CHECK(same_schedule(only_group(qwen).frequencies, only_group(config("qwen2_5_7b_yarn")).frequencies));
   CHECK(only_group(qwen).number("factor", 0) == 4);
   qwen["max_position_embeddings"] = 16384;
   CHECK(only_group(qwen).number("factor", 0) == 0.5);
@@ -248,7 +250,7 @@ TEST_CASE("a factor below 1 is used as transformers uses it, with a warning", "[
   qwen["rope_scaling"]["factor"] = 0.5;
   const auto model = import_hugging_face(qwen);
   const rope::frequencies yarn(128, 1e6, rope::yarn_scaling{.factor = 0.5, .original_max_position = 32768});
-  CHECK(same(model.groups()[0].frequencies, yarn));
+  CHECK(same_schedule(model.groups()[0].frequencies, yarn));
   CHECK(model.groups()[0].frequencies.attention_factor() == 1);
   CHECK(has_warning(model.warnings, "rope_scaling.factor is 0.5, below 1"));
   CHECK_FALSE(has_warning(import_hugging_face(config("qwen2_5_7b_yarn")).warnings, "below 1"));
@@ -334,8 +336,8 @@ TEST_CASE("Gemma 3 has two groups, in the old format and in the new", "[models][
     const layer_group *full = model.group("full_attention"), *sliding = model.group("sliding_attention");
     REQUIRE(full);
     REQUIRE(sliding);
-    CHECK(same(full->frequencies, frequencies(256, 1e6, rope::linear_scaling{.factor = 8})));
-    CHECK(same(sliding->frequencies, frequencies(256, 1e4)));
+    CHECK(same_schedule(full->frequencies, frequencies(256, 1e6, rope::linear_scaling{.factor = 8})));
+    CHECK(same_schedule(sliding->frequencies, frequencies(256, 1e4)));
     REQUIRE(model.layers().size() == 34);
     CHECK(model.group_of_layer(4) == sliding);
     CHECK(model.group_of_layer(5) == full);
@@ -351,8 +353,8 @@ TEST_CASE("Gemma 3 has two groups, in the old format and in the new", "[models][
 TEST_CASE("defaults of Gemma 3's configuration class are assumed with a warning", "[models][import]") {
   const auto model = import_hugging_face(json{{"model_type", "gemma3_text"}, {"num_hidden_layers", 6}});
   REQUIRE(model.groups().size() == 2);
-  CHECK(same(model.groups()[0].frequencies, frequencies(256, 1e6)));
-  CHECK(same(model.groups()[1].frequencies, frequencies(256, 1e4)));
+  CHECK(same_schedule(model.groups()[0].frequencies, frequencies(256, 1e6)));
+  CHECK(same_schedule(model.groups()[1].frequencies, frequencies(256, 1e4)));
   CHECK(has_warning(model.warnings, "rope_theta", "1000000"));
   CHECK(has_warning(model.warnings, "local", "10000"));
 }
@@ -360,8 +362,8 @@ TEST_CASE("defaults of Gemma 3's configuration class are assumed with a warning"
 TEST_CASE("ModernBERT has full attention in every third layer, with its own base", "[models][import]") {
   const auto model = import_hugging_face(config("modernbert_base"));
   REQUIRE(model.groups().size() == 2);
-  CHECK(same(model.group("full_attention")->frequencies, frequencies(64, 160000)));
-  CHECK(same(model.group("sliding_attention")->frequencies, frequencies(64, 10000)));
+  CHECK(same_schedule(model.group("full_attention")->frequencies, frequencies(64, 160000)));
+  CHECK(same_schedule(model.group("sliding_attention")->frequencies, frequencies(64, 10000)));
   CHECK(model.group_of_layer(0)->layer_type == "full_attention");
   CHECK(model.group_of_layer(1)->layer_type == "sliding_attention");
   CHECK(model.group_of_layer(21)->layer_type == "full_attention");
@@ -437,8 +439,9 @@ TEST_CASE("K2 Horizon rotates the first pairs of a head by the frequencies of a 
                       {"hidden_size", 6144},
                       {"num_attention_heads", 48},
                       {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e7}}}};
-  CHECK(same(only_group(whole).frequencies, frequencies(128, 1e7)));
-  CHECK(same(only_group(changed(whole, {{"rope_head_dim", 128}})).frequencies, frequencies(128, 1e7)));
+  CHECK(same_schedule(only_group(whole).frequencies, frequencies(128, 1e7)));
+  CHECK(
+      same_schedule(only_group(changed(whole, {{"rope_head_dim", 128}})).frequencies, frequencies(128, 1e7)));
   for (const Index width : {64, 32, 8}) {
     const layer_group group = only_group(changed(whole, {{"rope_head_dim", width}}));
     CHECK(group.layout == layout_kind::half_split);
@@ -468,9 +471,9 @@ TEST_CASE("Gemma 4 has larger heads in its full layers", "[models][import]") {
   const layer_group *full = model.group("full_attention"), *sliding = model.group("sliding_attention");
   REQUIRE((full && sliding));
   CHECK(full->head_dim == 512);
-  CHECK(same(full->frequencies, frequencies(512, 1e6, rope::proportional_scaling{0.25})));
+  CHECK(same_schedule(full->frequencies, frequencies(512, 1e6, rope::proportional_scaling{0.25})));
   CHECK(sliding->head_dim == 256);
-  CHECK(same(sliding->frequencies, frequencies(256, 1e4)));
+  CHECK(same_schedule(sliding->frequencies, frequencies(256, 1e4)));
   CHECK(model.warnings.empty());
 }
 
@@ -480,11 +483,11 @@ TEST_CASE("legacy names keep their meaning, and have a note", "[models][import]"
   for (const char* old : {"su", "yarn"}) {
     CAPTURE(old);
     const json legacy = changed(phi, {{"rope_scaling", {{"type", old}}}});
-    CHECK(same(only_group(legacy).frequencies, longrope.frequencies));
+    CHECK(same_schedule(only_group(legacy).frequencies, longrope.frequencies));
     CHECK(has_warning(import_hugging_face(legacy).warnings, old, "another name of longrope"));
   }
   const json deepseek = changed(config("deepseek_v3"), {{"rope_scaling", {{"type", "deepseek_yarn"}}}});
-  CHECK(same(only_group(deepseek).frequencies, only_group(config("deepseek_v3")).frequencies));
+  CHECK(same_schedule(only_group(deepseek).frequencies, only_group(config("deepseek_v3")).frequencies));
   CHECK(has_warning(import_hugging_face(deepseek).warnings, "deepseek_yarn is another name of yarn"));
   const json both = changed(small, {{"rope_scaling", {{"type", "linear"}, {"rope_type", "default"}}}});
   CHECK(only_group(both).rule == "default");
@@ -501,7 +504,7 @@ TEST_CASE("the old and the new format give equal frequencies, and so does a key 
   const auto old_form = only_group(changed(small, {{"rope_theta", 5e5}, {"rope_scaling", rope}}));
   const auto new_form = only_group(
       changed(small, {{"rope_theta", nullptr}, {"rope_parameters", changed(rope, {{"rope_theta", 5e5}})}}));
-  CHECK(same(old_form.frequencies, new_form.frequencies));
+  CHECK(same_schedule(old_form.frequencies, new_form.frequencies));
 
   // original_max_position_embeddings next to the dictionary overrides the one inside.
   const auto outside =
@@ -543,7 +546,7 @@ TEST_CASE("GPT-J and ChatGLM have their own names for sizes", "[models][import]"
                                              {"rotary_dim", 64}});
   CHECK(gptj.groups().at(0).head_dim == 256);
   CHECK(gptj.groups()[0].layout == layout_kind::interleaved);
-  CHECK(same(gptj.groups()[0].frequencies, frequencies(64, 1e4)));
+  CHECK(same_schedule(gptj.groups()[0].frequencies, frequencies(64, 1e4)));
   CHECK(gptj.query_heads == 16);
   CHECK(gptj.key_heads == 16);
   CHECK(gptj.max_position == 2048);
@@ -584,7 +587,7 @@ TEST_CASE("GPT-J and ChatGLM have their own names for sizes", "[models][import]"
                                             {"num_layers", 40},
                                             {"rope_ratio", 500},
                                             {"seq_length", 131072}});
-  CHECK(same(glm.groups().at(0).frequencies, frequencies(64, 5e6)));
+  CHECK(same_schedule(glm.groups().at(0).frequencies, frequencies(64, 5e6)));
   CHECK(glm.groups()[0].head_dim == 128);
   CHECK(glm.key_heads == 2);
   CHECK(glm.max_position == 131072);
@@ -593,7 +596,8 @@ TEST_CASE("GPT-J and ChatGLM have their own names for sizes", "[models][import]"
 TEST_CASE("alpha replaces the factor of dynamic scaling", "[models][import]") {
   const json hunyuan =
       changed(small, {{"head_dim", 128}, {"rope_scaling", {{"type", "dynamic"}, {"alpha", 1000.0}}}});
-  CHECK(same(only_group(hunyuan).frequencies, frequencies(128, 1e4, rope::ntk_scaling{.factor = 1000})));
+  CHECK(same_schedule(only_group(hunyuan).frequencies,
+                      frequencies(128, 1e4, rope::ntk_scaling{.factor = 1000})));
   CHECK(rounds_to(only_group(hunyuan).number("new_base", 0), 11158839.9, 9));
   const json factor = changed(hunyuan, {{"rope_scaling", {{"factor", 1.0}, {"beta_fast", 32}}}});
   CHECK(has_warning(import_hugging_face(factor).warnings, "rope_scaling.factor is not used"));
@@ -666,9 +670,6 @@ TEST_CASE("EXAONE 4 rotates only its layers with a window, or all if none has on
 }
 
 TEST_CASE("a key without effect is reported by its name", "[models][import]") {
-  const auto warnings = [](const json& changes) {
-    return import_hugging_face(changed(small, changes)).warnings;
-  };
   CHECK(has_warning(warnings({{"rope_scaling", {{"rope_type", "linear"}, {"factor", 2}, {"beta_fats", 16}}}}),
                     "rope_scaling.beta_fats", "not used"));
   CHECK(has_warning(warnings({{"rope_parameters", {{"rope_type", "default"}, {"factor", 2}}}}),
@@ -794,9 +795,6 @@ TEST_CASE("a share of channels for all layers and a different one for each of th
 }
 
 TEST_CASE("a base that another key overrides is reported by the name of its key", "[models][import]") {
-  const auto warnings = [](const json& changes) {
-    return import_hugging_face(changed(small, changes)).warnings;
-  };
   const auto inside = [](double base) { return json{{"rope_type", "default"}, {"rope_theta", base}}; };
   const json neox = {{"model_type", "gpt_neox"}, {"rope_parameters", inside(500)}};
   CHECK(has_warning(warnings(changed(neox, {{"rotary_emb_base", 777}})),
@@ -833,9 +831,6 @@ TEST_CASE("a base that another key overrides is reported by the name of its key"
 }
 
 TEST_CASE("a key without effect in a dictionary that is read is reported by its path", "[models][import]") {
-  const auto warnings = [](const json& changes) {
-    return import_hugging_face(changed(small, changes)).warnings;
-  };
   const json dbrx = {{"model_type", "dbrx"},
                      {"attn_config", {{"rope_theta", 5e5}, {"clip_qkv", 8}, {"softmax_scale", 2.0}}}};
   CHECK(has_warning(warnings(dbrx), "attn_config.softmax_scale is not understood and has no effect"));
