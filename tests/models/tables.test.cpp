@@ -12,6 +12,7 @@
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/model_parts.hpp"
+#include "support/same_table.hpp"
 
 namespace {
 
@@ -20,6 +21,7 @@ using rope::frequency_table;
 using rope::Index;
 using rope::model_tables;
 using testing::group_named;
+using testing::same_table;
 using testing::throws_saying;
 
 /// Six layers. Every third has full attention, as in Gemma 3.
@@ -33,14 +35,6 @@ rope::model_rope gemma(const frequencies& full, const frequencies& sliding) {
   return gemma_parts(full, sliding).model();
 }
 
-template <class S>
-bool same(const frequency_table<S>& a, const frequency_table<S>& b) {
-  if (a.first() != b.first() || a.rows() != b.rows() || a.fingerprint() != b.fingerprint()) return false;
-  for (std::int64_t p = a.first(); p < a.last(); ++p)
-    if ((a.cos(p) != b.cos(p)).any() || (a.sin(p) != b.sin(p)).any()) return false;
-  return true;
-}
-
 }  // namespace
 
 TEMPLATE_TEST_CASE("layers with equal rotations share one table", "[models][model_tables]", float, double) {
@@ -52,13 +46,13 @@ TEMPLATE_TEST_CASE("layers with equal rotations share one table", "[models][mode
     CAPTURE(layer);
     const auto table = tables.of_layer(layer);
     REQUIRE(table);
-    CHECK(same(table->table(), layer % 3 == 2 ? of_full : of_sliding));
+    CHECK(same_table(table->table(), layer % 3 == 2 ? of_full : of_sliding));
     CHECK(table->first_channel() == 0);
     CHECK(&table->table() == &tables.of_layer(layer % 3)->table());
     CHECK(&table->table() == &tables.of_group(layer % 3 == 2 ? 0 : 1).table());
   }
   const model_tables<TestType> range(gemma(full, sliding), -5, 7);
-  CHECK(same(range.of_layer(2)->table(), frequency_table<TestType>(full, -5, 7)));
+  CHECK(same_table(range.of_layer(2)->table(), frequency_table<TestType>(full, -5, 7)));
 }
 
 TEST_CASE("tables are of float by default", "[models][model_tables]") {

@@ -22,6 +22,7 @@
 #include "failures.hpp"
 #include "support/catch.hpp"
 #include "support/heads.hpp"
+#include "support/same_table.hpp"
 #include "support/tape.hpp"
 #include "support/tensor.hpp"
 

@@ -74,14 +74,6 @@ void check_making(const Make& make, const Same& same, long copied = 0) {
   CHECK(same(*made, expected));
 }
 
-template <class S>
-bool same_table(const rope::frequency_table<S>& a, const rope::frequency_table<S>& b) {
-  if (a.rows() != b.rows() || a.pairs() != b.pairs() || a.fingerprint() != b.fingerprint()) return false;
-  for (std::int64_t p = a.first(); p < a.last(); ++p)
-    if ((a.cos(p) != b.cos(p)).any() || (a.sin(p) != b.sin(p)).any()) return false;
-  return true;
-}
-
 inline constexpr rope::Index batch = 2, tokens = 40, heads = 4, kv_heads = 2, head_dim = 16;
 
 /// Heads of random numbers, a new one for each view.

@@ -15,6 +15,7 @@
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/random.hpp"
+#include "support/same_table.hpp"
 
 namespace {
 
@@ -22,6 +23,7 @@ using rope::frequencies;
 using rope::frequency_table;
 using rope::Index;
 using rope::row_maker;
+using testing::same_table;
 using testing::throws_saying;
 
 /// 37 pairs, which are two blocks and a part of one. Some of them do not rotate along every axis.
@@ -33,21 +35,6 @@ frequencies on_axes(Index axes, double attention_factor) {
                                         : std::pow(-1.0, static_cast<double>(a)) /
                                               std::pow(1.3, static_cast<double>(i + a));
   return frequencies::custom(inv_freq, attention_factor);
-}
-
-/// Whether every function of two tables returns the same.
-template <class S>
-bool same(const frequency_table<S>& a, const frequency_table<S>& b) {
-  if (a.rows() != b.rows() || a.pairs() != b.pairs() || a.axes() != b.axes() || a.first() != b.first() ||
-      a.source() != b.source() || a.fingerprint() != b.fingerprint() ||
-      a.attention_factor() != b.attention_factor() || !(a.inv_freq() == b.inv_freq()).all() ||
-      a.coordinates().rows() != b.coordinates().rows() || !(a.coordinates() == b.coordinates()).all())
-    return false;
-  for (Index r = 0; r < a.rows(); ++r)
-    if (!(a.cos(r) == b.cos(r)).all() || !(a.sin(r) == b.sin(r)).all() ||
-        a.is_identity(r) != b.is_identity(r))
-      return false;
-  return true;
 }
 
 /// Compares the rows and the table of a maker with those of a frequency_table.
@@ -66,7 +53,7 @@ void check_rows(const frequencies& of, const Coordinates& coordinates) {
   std::vector<std::byte> memory(maker.memory_size(expected.rows()) + 3, std::byte{7});
   for (std::size_t offset = 0; offset <= 3; ++offset) {
     const frequency_table<S> table = maker.table(coordinates, std::span(memory).subspan(offset));
-    REQUIRE(same(table, expected));
+    REQUIRE(same_table(table, expected));
     REQUIRE(reinterpret_cast<std::uintptr_t>(table.coordinates().data()) % alignof(double) == 0);
   }
 }
@@ -130,13 +117,13 @@ TEST_CASE("a table of a row_maker uses the given memory, and a copy of it does n
   CHECK(moved.cos(0).data() == reinterpret_cast<const float*>(entries));
   CHECK(table.rows() == 0);
   table = maker.table(second, memory);
-  CHECK(same(table, at_second));
-  CHECK(same(copy, at_first));
-  CHECK(same(assigned, at_first));
+  CHECK(same_table(table, at_second));
+  CHECK(same_table(copy, at_first));
+  CHECK(same_table(assigned, at_first));
   // The memory of a table may be gone when another table is assigned to it.
   table = at_first;
   std::fill(memory.begin(), memory.end(), std::byte{});
-  CHECK(same(table, at_first));
+  CHECK(same_table(table, at_first));
 }
 
 TEST_CASE("invalid rows of a row_maker throw before anything is written", "[tables][row_maker]") {
