@@ -149,7 +149,7 @@ class decoder final : public moved_keys_target<kv_cache<T>> {
           attention<Layout>(asked.asking(), cache_, asked.out, cache_tables()[table], options, list);
         });
       };
-      if (!this->attended(invalid, a, rotated, in_table, asked, call)) return;
+      if (!this->attended_validly(invalid, a, rotated, in_table, asked, call)) return;
       std::vector<wide> received(static_cast<std::size_t>(batch_ * heads * longest)), bounds = received;
       asked.for_each(a.counts, [&](Index r, Index i) {
         key query = asked.query(r, i);

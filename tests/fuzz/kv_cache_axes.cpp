@@ -204,10 +204,7 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
     if (places.odd && in != rows_and_positions)
       return rejected(invalid_argument, "coordinates that are not of all tokens throw", call);
     if (b_.one_in(12)) {
-      if (b_.coin())
-        x.k.batch += 1;
-      else
-        x.v.tokens += 1;
+      x.spoil(b_.up_to(7));
       return rejected(invalid_argument, "another shape throws", call);
     }
     if (counts.bad) return rejected(invalid_argument, "a count outside of the tokens throws", call);
@@ -406,7 +403,6 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
           attention<Layout>(asked.asking(), cache_, asked.out, table, options, counts);
         });
       };
-      const bits before = this->state();
       const bool invalid = wrong || wrong_rows || (raw() && (!rotated || given.by < 0)) ||
                            (rotated && !raw() && !empty() && !agrees_with(given)) ||
                            (rotated && !raw() && given.by < 0 && !text);
@@ -415,9 +411,7 @@ class decoder final : public text_on_axes<kept_target<kv_cache<T>, token_on_axes
         invalid ? rejected(invalid_argument, claim, call) : rejected(out_of_range, claim, call);
         return asked.check_rejected();
       }
-      call();
-      asked.check_written();
-      check(this->state() == before, "attention does not change a cache");
+      this->attended(asked, call);
       asked.for_each(counts, [&](Index r, Index i) {
         const Index own = size(r) - count_of(r) + i;
         key query = asked.query(r, i);

@@ -117,7 +117,7 @@ class decoder final : public moved_keys_target<latent_cache<T>> {
           });
         });
       };
-      if (!this->attended(invalid, a, rotated, in_table, asked, call)) return;
+      if (!this->attended_validly(invalid, a, rotated, in_table, asked, call)) return;
       asked.for_each(a.counts, [&](Index r, Index i) {
         key query = asked.query(r, i);
         const std::int64_t position = at(r, size(r) - a.counts[static_cast<std::size_t>(r)] + i).position;

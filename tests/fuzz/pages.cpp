@@ -406,7 +406,7 @@ class engine {
       invalid = true;
       static constexpr long kinds[] = {0, 1, 2, 4, 5};
       const long kind = b_.up_to(5);
-      x.spoil(kind < 5 ? kinds[kind] : x.k.size() == 0 ? 3 : 6);
+      x.spoil(kind < 5 ? kinds[kind] : x.k.size() == 0 ? 3 : 8);
     }
     invalid = invalid || !own || (by_table && (raw() || beyond));
     outside = outside || (by_table && !beyond && !in_table);
@@ -560,16 +560,8 @@ class engine {
     const rotation_rule back = tables().rule(from, interleaved_one, first_channel_),
                         there = tables().rule(to, interleaved_one, first_channel_);
     for (sequence& one : all_)
-      for (Index t = 0; t < one.length(); ++t) {
-        key& k = one.tokens[static_cast<std::size_t>(t)].k;
-        key rotated_back = k;
-        rotation_rule quotient = there;
-        quotient.factor = there.factor / back.factor;
-        rotate_key<Q>(rotated_back, static_cast<std::size_t>(dim_), back, -t, false);
-        rotated_back.error = k.error;  // the library rotates once, by the difference
-        rotate_key<T>(rotated_back, static_cast<std::size_t>(dim_), quotient, t, true);
-        k = rotated_back;
-      }
+      for (Index t = 0; t < one.length(); ++t)
+        rebase_key<T>(one.tokens[static_cast<std::size_t>(t)].k, dim_, back, there, t);
   }
 
   void attend() {
@@ -707,20 +699,21 @@ class engine {
         key query = asked.query(n.row(s), n.first(s) + i);
         if (rotated) rotate_by_table<Q>(query, table, interleaved_one, position);
         std::vector<Index> seen;
-        if (ranged)
-          ranges.for_seen(n.row(s), n.first(s) + i, at(s).length(), [&](Index t) { seen.push_back(t); });
+        std::vector<key> seen_keys;
+        std::vector<channels> seen_values;
+        const auto see = [&](Index t) {
+          if (lists && !lists.has(n.row(s), n.first(s) + i, n.tokens, t)) return;
+          seen.push_back(t);
+          seen_keys.push_back(keys[static_cast<std::size_t>(t)]);
+          seen_values.push_back(values[static_cast<std::size_t>(t)]);
+        };
+        if (ranged) ranges.for_seen(n.row(s), n.first(s) + i, at(s).length(), see);
         for (Index t = 0; t <= position && !ranged; ++t)
-          if (window == 0 || position - t < window || t < sinks) seen.push_back(t);
-        if (lists)
-          seen.erase(
-              std::remove_if(seen.begin(), seen.end(),
-                             [&](Index t) { return !lists.has(n.row(s), n.first(s) + i, n.tokens, t); }),
-              seen.end());
-        for (Index h = 0; h < heads; ++h) {
-          check_output(asked.out, n.row(s), n.first(s) + i, h, group, query, keys, values, seen);
-          if (chosen % 2 == 1)
-            check_weights(weighed, s, n.row(s), n.first(s) + i, h, group, query, keys, seen);
-        }
+          if (window == 0 || position - t < window || t < sinks) see(t);
+        check_attended("attention to pages is attention to the tokens of each sequence", asked.out, n.row(s),
+                       n.first(s) + i, group, query, seen_keys, seen_values);
+        for (Index h = 0; h < heads && chosen % 2 == 1; ++h)
+          check_weights(weighed, s, n.row(s), n.first(s) + i, h, group, query, seen_keys, seen);
       }
     }
     if (chosen % 2 == 1) weighed.check_sums();
@@ -794,71 +787,19 @@ class engine {
     }
   };
 
-  /// The weights of one head of one query, which are the output if the value of key n is 1 in channel n.
-  void check_weights(weights_and_sums& of, Index s, Index row, Index i, Index h, Index group,
-                     const key& query, const std::vector<key>& keys, const std::vector<Index>& seen) const {
-    std::vector<channels> one(seen.size(), channels(seen.size(), 0));
-    std::vector<const wide*> seen_keys, values;
-    for (std::size_t n = 0; n < seen.size(); ++n) {
-      one[n][n] = 1;
-      values.push_back(one[n].data());
-      seen_keys.push_back(keys[static_cast<std::size_t>(seen[n])].exact.data() + h / group * dim_);
-    }
-    const channels exact = fuzz::attend(query.exact.data() + h * dim_, static_cast<std::size_t>(dim_),
-                                        seen_keys, values, seen.size());
-    const wide u = tolerance::unit_roundoff<Q>(), bound = 2.02L * score_error(query, keys, seen, h, group) +
-                                                          (60 + static_cast<wide>(seen.size())) * u;
-    for (std::size_t n = 0; n < seen.size(); ++n) {
+  /// The weights of one head of one query for the tokens `seen`, whose keys are given.
+  static void check_weights(weights_and_sums& of, Index s, Index row, Index i, Index h, Index group,
+                            const key& query, const std::vector<key>& keys, const std::vector<Index>& seen) {
+    add_weights<Q>(query, keys, h, of.heads, group, [&](std::size_t n, wide exact, wide bound) {
       const std::size_t at = of.weight(row, h, i, seen[n]);
       of.is_of_visible_key[at] = true;
-      check(testing::abs(static_cast<wide>(of.weights[at]) - exact[n]) <= bound,
+      check(testing::abs(static_cast<wide>(of.weights[at]) - exact) <= bound,
             "weights for pages are those of the tokens of each sequence");
       const Index of_sums = of.heads_of_sums == of.heads ? h : h / group;
       const auto sum = static_cast<std::size_t>((s * of.heads_of_sums + of_sums) * of.keys + seen[n]);
-      of.exact[sum] += exact[n];
+      of.exact[sum] += exact;
       of.error[sum] += bound;
-    }
-  }
-
-  /// The largest error of a score of one head of one query. A score is a sum of dim_ products of channels
-  /// with an error of `error` each. With L the sum of their magnitudes its error is (dim_ + 8) u L plus the
-  /// effect of the errors. The relative error of a weight is twice that.
-  wide score_error(const key& query, const std::vector<key>& keys, const std::vector<Index>& seen, Index h,
-                   Index group) const {
-    const wide u = tolerance::unit_roundoff<Q>(), dim = static_cast<wide>(dim_);
-    wide off = 0;
-    for (const Index t : seen) {
-      const key& k = keys[static_cast<std::size_t>(t)];
-      wide score = 0;
-      for (Index d = 0; d < dim_; ++d) {
-        const wide a = testing::abs(query.exact[static_cast<std::size_t>(h * dim_ + d)]),
-                   b = testing::abs(k.exact[static_cast<std::size_t>(h / group * dim_ + d)]);
-        score += (dim + 8) * u * a * b + query.error * b + k.error * a + query.error * k.error;
-      }
-      off = std::max(off, score / testing::sqrt(dim));
-    }
-    return off;
-  }
-
-  /// One head of one query.
-  void check_output(const head_view<Q>& out, Index row, Index i, Index h, Index group, const key& query,
-                    const std::vector<key>& keys, const std::vector<channels>& values,
-                    const std::vector<Index>& seen) const {
-    const wide u = tolerance::unit_roundoff<Q>();
-    std::vector<const wide*> seen_keys, seen_values;
-    wide largest_value = 0;
-    for (const Index t : seen) {
-      seen_keys.push_back(keys[static_cast<std::size_t>(t)].exact.data() + h / group * dim_);
-      seen_values.push_back(values[static_cast<std::size_t>(t)].data() + h / group * value_dim_);
-      for (Index d = 0; d < value_dim_; ++d)
-        largest_value = std::max(largest_value, testing::abs(seen_values.back()[d]));
-    }
-    const wide off = score_error(query, keys, seen, h, group),
-               bound = largest_value * (2.02L * off + (60 + static_cast<wide>(seen.size())) * u);
-    const channels exact = fuzz::attend(query.exact.data() + h * dim_, static_cast<std::size_t>(dim_),
-                                        seen_keys, seen_values, static_cast<std::size_t>(value_dim_));
-    check(near(out, row, i, h, exact.data(), bound),
-          "attention to pages is attention to the tokens of each sequence");
+    });
   }
 
   /// Invalid pools and lists.

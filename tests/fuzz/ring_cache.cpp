@@ -179,26 +179,7 @@ class ring final : public ring_target<T, token> {
       });
     };
     if (b_.one_in(10)) {
-      switch (b_.up_to(5)) {
-        case 0:
-          x.k.batch += 1;
-          break;
-        case 1:
-          x.v.heads += 1;
-          break;
-        case 2:
-          x.v.head_dim += 1;
-          break;
-        case 3:
-          x.k.tokens += 1;
-          break;
-        case 4:
-          x.v.tokens = -1;
-          break;
-        default:
-          if (x.v.size() == 0) return;
-          x.v.data = nullptr;
-      }
+      x.spoil(b_.up_to(x.v.size() == 0 ? 7 : 9));
       return rejected(invalid_argument, "another shape throws", call);
     }
     if (counts.bad) return rejected(invalid_argument, "a count outside of the tokens throws", call);
@@ -307,7 +288,6 @@ class ring final : public ring_target<T, token> {
           attention<Layout>(asked.asking(), cache_, asked.out, tables()[table], options, a.counts);
         });
       };
-      const bits before = state();
       if (wrong || !a.enough || !a.held || !in_table) {
         const char* claim = "options, queries, windows or positions that do not go with the ring throw";
         if (wrong || (a.enough && in_table))
@@ -318,9 +298,7 @@ class ring final : public ring_target<T, token> {
           rejected(logic_error, claim, call);
         return asked.check_rejected();
       }
-      call();
-      asked.check_written();
-      check(state() == before, "attention does not change a cache");
+      this->attended(asked, call);
       asked.for_each(a.counts, [&](Index r, Index i) {
         const std::int64_t position = seen(r) - a.counts[static_cast<std::size_t>(r)] + i;
         std::vector<key> keys;

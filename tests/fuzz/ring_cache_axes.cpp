@@ -129,12 +129,7 @@ class ring final : public text_on_axes<ring_target<T, token_on_axes>> {
       });
     };
     const bool other_shape = b_.one_in(12);
-    if (other_shape) {
-      if (b_.coin())
-        x.k.batch += 1;
-      else
-        x.v.heads += 1;
-    }
+    if (other_shape) x.spoil(b_.up_to(7));
     const bool invalid = other_shape || counts.bad || places.odd ||
                          !(this->empty() || (rotated ? this->agrees_with(given) : !this->known_));
     if (!by_rows && !this->has_slots_for(tokens)) {
@@ -236,15 +231,12 @@ class ring final : public text_on_axes<ring_target<T, token_on_axes>> {
           attention<Layout>(asked.asking(), cache_, asked.out, table, options, a.counts);
         });
       };
-      const bits before = this->state();
       if (invalid || (by_text && !in_table)) {
         const char* claim = "options, windows or a table that do not go with the ring throw";
         invalid ? rejected(invalid_argument, claim, call) : rejected(out_of_range, claim, call);
         return asked.check_rejected();
       }
-      call();
-      asked.check_written();
-      check(this->state() == before, "attention does not change a cache");
+      this->attended(asked, call);
       if (!near_ones) return;
       asked.for_each(a.counts, [&](Index r, Index i) {
         const std::int64_t own = seen(r) - a.counts[static_cast<std::size_t>(r)] + i;

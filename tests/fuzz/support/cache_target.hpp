@@ -74,6 +74,15 @@ class cache_target {
     check(state() == before, "a call that throws changes nothing");
   }
 
+  /// Makes a valid call of attention, which writes only its output.
+  template <class Asked, class Call>
+  void attended(const Asked& asked, const Call& call) {
+    const bits before = state();
+    call();
+    asked.check_written();
+    check(state() == before, "attention does not change a cache");
+  }
+
   void copy_row(Index from, Index to) {
     const auto call = [&] { cache_.copy_row(from, to); };
     if (!is_row(from) || !is_row(to)) return rejected(out_of_range, "a row that there is not throws", call);

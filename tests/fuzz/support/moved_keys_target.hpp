@@ -19,22 +19,6 @@
 
 namespace fuzz {
 
-/// Rotates a key back from its position by one rule and there again by another. The library rotates once, by
-/// the difference: the result is stored once, and its row of the table is the product of two.
-template <class T>
-void rebase_key(key& k, Index head_dim, const rotation_rule& back, const rotation_rule& there,
-                std::int64_t position) {
-  const auto dim = static_cast<std::size_t>(head_dim);
-  const wide error = k.error;
-  rotate_key<T>(k, dim, back, -position, false);
-  const wide scale = there.factor / back.factor;
-  for (std::size_t head = back.first_channel; head < k.exact.size(); head += dim)
-    for (std::size_t d = 0; d < 2 * back.inv_freq.size(); ++d) k.exact[head + d] *= scale;
-  k.error = error;
-  rotate_key<T>(k, dim, there, position, false);
-  k.error = k.error * 1.25L + tolerance::unit_roundoff<float>() * 16;
-}
-
 template <class Cache>
 class moved_keys_target : public positioned_target<Cache> {
   using base = positioned_target<Cache>;
@@ -252,8 +236,8 @@ class moved_keys_target : public positioned_target<Cache> {
   /// \param invalid  whether an argument unrelated to the tokens is invalid
   /// \return         whether it was valid, and has written only its output
   template <class Q, class Call>
-  bool attended(bool invalid, const asking& a, bool rotated, bool in_table, const asked_queries<T, Q>& asked,
-                const Call& call) {
+  bool attended_validly(bool invalid, const asking& a, bool rotated, bool in_table,
+                        const asked_queries<T, Q>& asked, const Call& call) {
     if (invalid)
       rejected(invalid_argument, "options, counts, a table or a layout that do not go with the cache", call);
     else if (!a.enough && rotated)  // rows are checked one after another: one before may be outside the table
@@ -263,7 +247,7 @@ class moved_keys_target : public positioned_target<Cache> {
     else if (rotated && !in_table)
       rejected(out_of_range, "a position outside the table throws", call);
     else
-      return attended_well(asked, call);
+      return this->attended(asked, call), true;
     asked.check_rejected();
     return false;
   }
@@ -275,16 +259,6 @@ class moved_keys_target : public positioned_target<Cache> {
       // Distances beyond any window are not computed if they overflow.
       if (other <= position && (window == 0 || position - other < window)) f(t);
     }
-  }
-
- private:
-  template <class Q, class Call>
-  bool attended_well(const asked_queries<T, Q>& asked, const Call& call) {
-    const bits before = this->state();
-    call();
-    asked.check_written();
-    check(this->state() == before, "attention does not change a cache");
-    return true;
   }
 };
 

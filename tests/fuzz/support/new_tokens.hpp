@@ -69,7 +69,7 @@ struct new_heads {
   }
   /// Makes one extent, or the memory of the keys, wrong.
   ///
-  /// \param kind  0 to 5 or more
+  /// \param kind  0 to 9, of which 8 and 9 need heads
   void spoil(long kind) {
     switch (kind) {
       case 0:
@@ -90,8 +90,17 @@ struct new_heads {
       case 5:
         k.tokens = -1;
         break;
-      default:
+      case 6:
+        k.tokens += 1;
+        break;
+      case 7:
+        v.tokens = -1;
+        break;
+      case 8:
         k.data = nullptr;
+        break;
+      default:
+        v.data = nullptr;
     }
   }
   bool untouched_outside() const { return k_memory.untouched_outside(k) && v_memory.untouched_outside(v); }

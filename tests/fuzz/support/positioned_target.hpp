@@ -276,7 +276,7 @@ class positioned_target : public kept_target<Cache, positioned_token> {
         });
       }
       if (kind == 7 && x.k.size() == 0) return;
-      x.spoil(kind);
+      x.spoil(kind == 7 ? 8 : kind);
       return rejected(invalid_argument, "another shape throws", call);
     }
     if (counts.bad) return rejected(invalid_argument, "a count outside of the tokens throws", call);

@@ -106,6 +106,20 @@ void rotate_key(key& k, std::size_t head_dim, const rotation_rule& rule, std::in
                   [&](std::size_t i) { return rotation_at(static_cast<wide>(count), rule.inv_freq[i]); });
 }
 
+/// Rotates a key back from its position by one rule and there again by another. The library rotates once, by
+/// the difference, so the result is stored once.
+template <class T>
+void rebase_key(key& k, Index head_dim, const rotation_rule& back, const rotation_rule& there,
+                std::int64_t position) {
+  const auto dim = static_cast<std::size_t>(head_dim);
+  const wide error = k.error;
+  rotate_key<arithmetic<T>>(k, dim, back, -position, false);
+  k.error = error;
+  rotation_rule quotient = there;
+  quotient.factor = there.factor / back.factor;
+  rotate_key<T>(k, dim, quotient, position, true);
+}
+
 /// Numbers that float, the 16-bit types and T represent, so that one list serves views of each. Integers
 /// represent them nearly.
 template <class T>
@@ -181,45 +195,63 @@ inline channels attend(const wide* query, std::size_t head_dim, const std::vecto
   return out;
 }
 
+/// The largest error of a score of head h of a query. A score is a sum of products of channels with an error
+/// of `error` each. With L the sum of the magnitudes of dim products, its error is (dim + 8) u L plus the
+/// effect of the errors. The relative error of a weight is twice that.
+template <class Q>
+wide score_error(const key& query, const std::vector<key>& keys, Index h, Index heads, Index group) {
+  const std::size_t head_dim = query.exact.size() / static_cast<std::size_t>(heads);
+  const wide *q = query.exact.data() + static_cast<std::size_t>(h) * head_dim,
+             dim = static_cast<wide>(head_dim);
+  wide off = 0;
+  for (const key& one : keys) {
+    const wide* k = one.exact.data() + static_cast<std::size_t>(h / group) * head_dim;
+    wide score = 0;
+    for (std::size_t d = 0; d < head_dim; ++d) {
+      const wide a = testing::abs(q[d]), b = testing::abs(k[d]);
+      score += (dim + 8) * tolerance::unit_roundoff<Q>() * a * b + query.error * b + one.error * a +
+               query.error * one.error;
+    }
+    off = std::max(off, score / testing::sqrt(dim));
+  }
+  return off;
+}
+
 /// The heads of a query against the keys and values that are visible to it, compared with the output of a
 /// call.
-///
-/// The error of a score from two errors e, with head_dim channels below 2.5, and of the arithmetic is that of
-/// attention_bound.
 template <class Q>
 void check_attended(const char* claim, const rope::head_view<Q>& out, Index r, Index i, Index group,
                     const key& query, const std::vector<key>& keys, const std::vector<channels>& values) {
-  const std::size_t head_dim = query.exact.size() / static_cast<std::size_t>(out.heads),
-                    value_dim = static_cast<std::size_t>(out.head_dim);
-  wide error = query.error;
-  for (const key& k : keys) error = std::max(error, k.error);
-  const wide u = tolerance::unit_roundoff<Q>(), dim = static_cast<wide>(head_dim), largest = 8 * dim * 1.6L;
-  const wide bound = 2.01L * (12 * error * testing::sqrt(dim) + (dim + 6) * u * largest + 60 * u);
+  const auto value_dim = static_cast<std::size_t>(out.head_dim);
   for (Index h = 0; h < out.heads; ++h) {
+    const std::size_t head_dim = query.exact.size() / static_cast<std::size_t>(out.heads);
     const auto head = static_cast<std::size_t>(h), kv_head = static_cast<std::size_t>(h / group);
     std::vector<const wide*> seen_keys, seen_values;
+    wide largest_value = 0;
     for (std::size_t j = 0; j < keys.size(); ++j) {
       seen_keys.push_back(keys[j].exact.data() + kv_head * head_dim);
       seen_values.push_back(values[j].data() + kv_head * value_dim);
+      for (std::size_t d = 0; d < value_dim; ++d)
+        largest_value = std::max(largest_value, testing::abs(seen_values.back()[d]));
     }
+    const wide bound =
+        largest_value * (2.02L * score_error<Q>(query, keys, h, out.heads, group) +
+                         (60 + static_cast<wide>(keys.size())) * tolerance::unit_roundoff<Q>());
     const channels exact =
         attend(query.exact.data() + head * head_dim, head_dim, seen_keys, seen_values, value_dim);
     check(near(out, r, i, h, exact.data(), bound), claim);
   }
 }
 /// Calls add(j, weight, bound) for the weight of every key that is visible to head h of a query, and the
-/// bound of its error.
+/// bound of its error. The weights are the output if the value of key j is 1 in channel j.
 template <class Q, class Add>
 void add_weights(const key& query, const std::vector<key>& keys, Index h, Index heads, Index group,
                  const Add& add) {
   const std::size_t head_dim = query.exact.size() / static_cast<std::size_t>(heads);
-  wide error = query.error;
-  for (const key& k : keys) error = std::max(error, k.error);
-  const wide u = tolerance::unit_roundoff<Q>(), dim = static_cast<wide>(head_dim), largest = 8 * dim * 1.6L;
-  const wide bound = 2.01L * (12 * error * testing::sqrt(dim) + (dim + 6) * u * largest + 60 * u);
-  std::vector<const wide*> seen;
-  std::vector<channels> one(keys.size(), channels(keys.size()));  // key j has a value of 1 in channel j
-  std::vector<const wide*> values;
+  const wide bound = 2.02L * score_error<Q>(query, keys, h, heads, group) +
+                     (60 + static_cast<wide>(keys.size())) * tolerance::unit_roundoff<Q>();
+  std::vector<const wide*> seen, values;
+  std::vector<channels> one(keys.size(), channels(keys.size()));
   for (std::size_t j = 0; j < keys.size(); ++j) {
     seen.push_back(keys[j].exact.data() + static_cast<std::size_t>(h / group) * head_dim);
     one[j][j] = 1;
