@@ -1,41 +1,28 @@
 // SPDX-License-Identifier: MIT
 #include <rope/tables/table.hpp>
 
-#include <mpfr.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <vector>
 
+#include "oracle/number.hpp"
 #include "support/catch.hpp"
 #include "support/random.hpp"
 #include "support/tolerance.hpp"
 #include "support/wide.hpp"
 
-/// Tables of real coordinates, fractional, negative and up to 2^53, against 320-bit arithmetic.
+/// Tables of real coordinates, fractional, negative and up to 2^53, against 512-bit arithmetic.
 /// This file is also compiled with -Ofast, so it uses no NaN and no infinity.
 
 namespace {
 
+using oracle::error_in_ulp;
+using oracle::number;
 using rope::frequencies;
 using rope::frequency_table;
 using rope::Index;
-
-/// A number of 320 bits: a product of doubles is exact, and 53 + 64 bits before the binary point leave 200
-/// after it.
-class number {
- public:
-  explicit number(double x = 0) {
-    mpfr_init2(value, 320);
-    mpfr_set_d(value, x, MPFR_RNDN);
-  }
-  number(const number&) = delete;
-  number& operator=(const number&) = delete;
-  ~number() { mpfr_clear(value); }
-  mpfr_t value;
-};
 
 /// cos and sin of sum_a coordinates(a) * inv_freq(a), which is exact before the functions are applied.
 struct exact_entries {
@@ -43,35 +30,16 @@ struct exact_entries {
 
   template <class Coordinates, class InvFreq>
   exact_entries(const Coordinates& coordinates, const InvFreq& inv_freq) {
-    number angle, product;
-    for (Index a = 0; a < coordinates.size(); ++a) {
-      mpfr_set_d(product.value, coordinates(a), MPFR_RNDN);
-      mpfr_mul_d(product.value, product.value, inv_freq(a), MPFR_RNDN);
-      mpfr_add(angle.value, angle.value, product.value, MPFR_RNDN);
-    }
-    mpfr_sin_cos(sin.value, cos.value, angle.value, MPFR_RNDN);
+    number angle;
+    for (Index a = 0; a < coordinates.size(); ++a)
+      angle = angle + number(coordinates(a)) * number(inv_freq(a));
+    mpfr_sin_cos(sin.get(), cos.get(), angle.get(), MPFR_RNDN);
   }
 };
 
-/// |got - exact| in units of the last place of the exact value in S.
-template <class S>
-double error_in_ulp(double got, const number& exact) {
-  number difference(got);
-  mpfr_sub(difference.value, difference.value, exact.value, MPFR_RNDN);
-  if (mpfr_zero_p(difference.value) != 0) return 0;
-  if (mpfr_zero_p(exact.value) != 0) return 1e30;
-  mpfr_mul_2si(difference.value, difference.value, tolerance::format<S>::digits - mpfr_get_exp(exact.value),
-               MPFR_RNDN);
-  return std::abs(mpfr_get_d(difference.value, MPFR_RNDN));
-}
-
 /// The angle [rad] from the exact (cos, sin) to those of a table: the sine of the difference, which is tiny.
 double angle_error(double cos, double sin, const exact_entries& exact) {
-  number a(sin), b(cos);
-  mpfr_mul(a.value, a.value, exact.cos.value, MPFR_RNDN);
-  mpfr_mul(b.value, b.value, exact.sin.value, MPFR_RNDN);
-  mpfr_sub(a.value, a.value, b.value, MPFR_RNDN);
-  return std::abs(mpfr_get_d(a.value, MPFR_RNDN));
+  return std::abs((number(sin) * exact.cos - number(cos) * exact.sin).rounded());
 }
 
 struct worst_errors {
@@ -107,31 +75,24 @@ void check(const frequencies& f, const Eigen::ArrayXXd& coordinates) {
 
 /// The double nearest to count * (pi / 4) / inv_freq, at which an entry almost vanishes or octants meet.
 double near_eighths(double count, double inv_freq) {
-  number pi;
-  mpfr_const_pi(pi.value, MPFR_RNDN);
-  mpfr_mul_d(pi.value, pi.value, count / 4, MPFR_RNDN);
-  mpfr_div_d(pi.value, pi.value, inv_freq, MPFR_RNDN);
-  return mpfr_get_d(pi.value, MPFR_RNDN);
+  return (oracle::pi() * (count / 4) / inv_freq).rounded();
 }
 
 /// Integers up to 2^53 whose product with inv_freq is closest to a multiple of pi / 4: the denominators of
 /// the continued fraction of inv_freq / (pi / 4).
 std::vector<double> integers_near_eighths(double inv_freq) {
-  number rest(inv_freq), pi, whole;
-  mpfr_const_pi(pi.value, MPFR_RNDN);
-  mpfr_div(rest.value, rest.value, pi.value, MPFR_RNDN);
-  mpfr_mul_ui(rest.value, rest.value, 4, MPFR_RNDN);
+  number rest = number(inv_freq) / oracle::pi() * 4, whole;
   std::vector<double> denominators;
   double before = 1, now = 0;
-  for (int term = 0; mpfr_zero_p(rest.value) == 0; ++term) {
-    mpfr_floor(whole.value, rest.value);
-    const double next = term == 0 ? 1 : mpfr_get_d(whole.value, MPFR_RNDN) * now + before;
+  for (int term = 0; !rest.is_zero(); ++term) {
+    mpfr_floor(whole.get(), rest.get());
+    const double next = term == 0 ? 1 : whole.rounded() * now + before;
     if (next > 0x1p53) break;
     denominators.push_back(next);
     before = term == 0 ? 0 : now;
     now = next;
-    mpfr_sub(rest.value, rest.value, whole.value, MPFR_RNDN);
-    if (mpfr_zero_p(rest.value) == 0) mpfr_ui_div(rest.value, 1, rest.value, MPFR_RNDN);
+    rest = rest - whole;
+    if (!rest.is_zero()) rest = number(1) / rest;
   }
   return denominators;
 }
@@ -188,9 +149,7 @@ TEST_CASE("entries of coordinates near zero are accurate to all bits, for any sm
   const frequency_table<double> table(frequencies::custom(inv_freq), coordinates);
   for (Index r = 0; r < 200; ++r) {
     const exact_entries exact(coordinates.row(r), inv_freq.row(0));
-    number difference(table.sin(r)[0]);
-    mpfr_sub(difference.value, difference.value, exact.sin.value, MPFR_RNDN);
-    CHECK(std::abs(mpfr_get_d(difference.value, MPFR_RNDN)) <= 2 * 0x1p-181);
+    CHECK(std::abs((number(table.sin(r)[0]) - exact.sin).rounded()) <= 2 * 0x1p-181);
   }
 }
 
@@ -287,10 +246,9 @@ TEST_CASE("positions beyond 2^53 are still integers", "[oracle]") {
     const frequency_table<double> table(f, first, first + 3);
     for (std::int64_t p = first; p < first + 3; ++p)
       for (Index i = 0; i < f.pairs(); ++i) {
-        number angle, cos, sin;
-        mpfr_set_si(angle.value, p, MPFR_RNDN);
-        mpfr_mul_d(angle.value, angle.value, f.inv_freq()(i, 0), MPFR_RNDN);
-        mpfr_sin_cos(sin.value, cos.value, angle.value, MPFR_RNDN);
+        const number angle = number(p) * number(f.inv_freq()(i, 0));
+        number cos, sin;
+        mpfr_sin_cos(sin.get(), cos.get(), angle.get(), MPFR_RNDN);
         CAPTURE(p, i);
         CHECK(error_in_ulp<double>(table.cos(p)[i], cos) <=
               static_cast<double>(tolerance::table_entry<double>()));
@@ -329,9 +287,8 @@ TEST_CASE("if the product is a double, the entry is that of the double", "[oracl
   const frequency_table<float> table(f, coordinates);
   for (Index r = 0; r < 64; ++r)
     for (Index i = 0; i < 6; ++i) {
-      number exact(coordinates(r) * inv_freq(i)), sin;
-      mpfr_sin(sin.value, exact.value, MPFR_RNDN);
-      CHECK(table.sin(r)[i] == mpfr_get_flt(sin.value, MPFR_RNDN));
+      const number sin = oracle::of(mpfr_sin, coordinates(r) * inv_freq(i));
+      CHECK(table.sin(r)[i] == mpfr_get_flt(sin.get(), MPFR_RNDN));
     }
 }
 

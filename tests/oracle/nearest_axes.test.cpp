@@ -3,13 +3,12 @@
 #include <rope/tables/table.hpp>
 #include <rope/tables/xpos.hpp>
 
-#include <mpfr.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
 
+#include "oracle/number.hpp"
 #include "support/catch.hpp"
 #include "support/random.hpp"
 #include "support/tolerance.hpp"
@@ -21,48 +20,17 @@
 
 namespace {
 
+using oracle::error_in_ulp;
+using oracle::number;
 using rope::frequencies;
 using rope::frequency_table;
 using rope::Index;
 
-/// A number of 512 bits.
-class number {
- public:
-  number() { mpfr_init2(value_, 512); }
-  explicit number(double x) : number() { mpfr_set_d(value_, x, MPFR_RNDN); }
-  number(const number& other) : number() { mpfr_set(value_, other.value_, MPFR_RNDN); }
-  number& operator=(const number& other) {
-    mpfr_set(value_, other.value_, MPFR_RNDN);
-    return *this;
-  }
-  ~number() { mpfr_clear(value_); }
-  mpfr_ptr get() { return value_; }
-  mpfr_srcptr get() const { return value_; }
-  double rounded() const { return mpfr_get_d(value_, MPFR_RNDN); }
-  /// floor(log2 |x|), far below any bound for 0
-  long exponent() const { return mpfr_zero_p(value_) != 0 ? -100000 : mpfr_get_exp(value_) - 1; }
-
-  friend number operator+(const number& a, const number& b) { return made(mpfr_add, a, b); }
-  friend number operator-(const number& a, const number& b) { return made(mpfr_sub, a, b); }
-  friend number operator*(const number& a, const number& b) { return made(mpfr_mul, a, b); }
-  friend number operator/(const number& a, const number& b) { return made(mpfr_div, a, b); }
-
- private:
-  static number made(int (*operation)(mpfr_ptr, mpfr_srcptr, mpfr_srcptr, mpfr_rnd_t), const number& a,
-                     const number& b) {
-    number result;
-    operation(result.value_, a.value_, b.value_, MPFR_RNDN);
-    return result;
-  }
-  mpfr_t value_;
-};
+/// floor(log2 |x|), far below any bound for 0
+long exponent(const number& x) { return x.is_zero() ? -100000 : mpfr_get_exp(x.get()) - 1; }
 
 /// 2 / pi: a product with it counts quarter turns.
-number quarters_per_radian() {
-  number pi;
-  mpfr_const_pi(pi.get(), MPFR_RNDN);
-  return number(2) / pi;
-}
+number quarters_per_radian() { return number(2) / oracle::pi(); }
 
 /// The convergents of x: every numerator / denominator with a denominator below 2^bits.
 struct convergent {
@@ -73,10 +41,10 @@ std::vector<convergent> convergents(const number& x, long bits) {
   number rest = x, whole, p0(1), p1, q0(0), q1(1);
   mpfr_floor(whole.get(), rest.get());
   p1 = whole;
-  while (q1.exponent() < bits) {
+  while (exponent(q1) < bits) {
     found.push_back({p1, q1});
     rest = rest - whole;
-    if (mpfr_zero_p(rest.get()) != 0) break;
+    if (rest.is_zero()) break;
     rest = number(1) / rest;
     mpfr_floor(whole.get(), rest.get());
     const number p2 = whole * p1 + p0, q2 = whole * q1 + q0;
@@ -93,18 +61,7 @@ long distance_exponent(double inv_freq, double coordinate) {
   const number quarters = number(inv_freq) * number(coordinate) * quarters_per_radian();
   number nearest;
   mpfr_round(nearest.get(), quarters.get());
-  return (quarters - nearest).exponent() - 2;
-}
-
-/// |got - exact| in units of the last place of the exact value in S.
-template <class S>
-double error_in_ulp(S got, const number& exact) {
-  number difference = number(static_cast<double>(got)) - exact;
-  if (mpfr_zero_p(difference.get()) != 0) return 0;
-  if (mpfr_zero_p(exact.get()) != 0) return 1e30;
-  mpfr_mul_2si(difference.get(), difference.get(), tolerance::format<S>::digits - mpfr_get_exp(exact.get()),
-               MPFR_RNDN);
-  return std::abs(difference.rounded());
+  return exponent(quarters - nearest) - 2;
 }
 
 /// The error of both entries of a row, as a multiple of the bound of their type.
@@ -112,7 +69,8 @@ template <class S, class Row>
 double excess(const Row& cos, const Row& sin, const number& angle) {
   number exact_cos, exact_sin;
   mpfr_sin_cos(exact_sin.get(), exact_cos.get(), angle.get(), MPFR_RNDN);
-  return std::max(error_in_ulp<S>(cos[0], exact_cos), error_in_ulp<S>(sin[0], exact_sin)) /
+  return std::max(error_in_ulp<S>(static_cast<double>(cos[0]), exact_cos),
+                  error_in_ulp<S>(static_cast<double>(sin[0]), exact_sin)) /
          static_cast<double>(tolerance::table_entry<S>());
 }
 
@@ -181,7 +139,7 @@ TEST_CASE("no product is nearer to a quarter turn than the bits of a phase resol
       mpfr_mul_2si(x.get(), x.get(), e, MPFR_RNDN);
       for (const convergent& of_x : convergents(x, c.bits))
         if (mpfr_sgn(of_x.numerator.get()) > 0)
-          nearest = std::min(nearest, (of_x.denominator * x - of_x.numerator).exponent() - 2);
+          nearest = std::min(nearest, exponent(of_x.denominator * x - of_x.numerator) - 2);
     }
     CAPTURE(c.bits, c.highest);
     CHECK(nearest >= c.exponent);
@@ -253,7 +211,7 @@ TEST_CASE("entries keep their accuracy at the frequencies nearest to a quarter t
     const auto significands = convergents(x, 53);
     const convergent& last = significands.back();
     if (mpfr_sgn(last.numerator.get()) == 0) continue;
-    all.push_back({(last.denominator * x - last.numerator).exponent() - 2,
+    all.push_back({exponent(last.denominator * x - last.numerator) - 2,
                    {std::ldexp(last.denominator.rounded(), e), coordinate}});
   }
   std::sort(all.begin(), all.end(), [](const found& a, const found& b) { return a.distance < b.distance; });

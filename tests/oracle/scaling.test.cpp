@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include <rope/frequencies/scaling.hpp>
 
-#include <mpfr.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -13,64 +11,26 @@
 #include <utility>
 #include <vector>
 
+#include "oracle/number.hpp"
 #include "support/catch.hpp"
 #include "support/random.hpp"
 #include "support/tolerance.hpp"
 #include "support/wide.hpp"
 
-/// Every scaling against its published formula in 256-bit arithmetic. Only inv_freq and attention_factor come
+/// Every scaling against its published formula in 512-bit arithmetic. Only inv_freq and attention_factor come
 /// from the library.
 /// This file is also compiled with -Ofast, so it uses no NaN and no infinity.
 
 namespace {
 
+using oracle::error_in_ulp;
+using oracle::number;
+using oracle::of;
+using oracle::pi;
 using rope::frequencies;
 using rope::Index;
 
-/// A number of 256 bits.
-class number {
- public:
-  number(double x = 0) {
-    mpfr_init2(value_, 256);
-    mpfr_set_d(value_, x, MPFR_RNDN);
-  }
-  number(const number& other) : number() { mpfr_set(value_, other.value_, MPFR_RNDN); }
-  number& operator=(const number& other) {
-    mpfr_set(value_, other.value_, MPFR_RNDN);
-    return *this;
-  }
-  ~number() { mpfr_clear(value_); }
-
-  mpfr_ptr out() { return value_; }
-  mpfr_srcptr in() const { return value_; }
-  friend bool operator<(const number& a, const number& b) { return mpfr_less_p(a.value_, b.value_) != 0; }
-  friend bool operator==(const number& a, const number& b) { return mpfr_equal_p(a.value_, b.value_) != 0; }
-
- private:
-  mpfr_t value_;
-};
-
-number of(int (*function)(mpfr_ptr, mpfr_srcptr, mpfr_rnd_t), const number& a) {
-  number result;
-  function(result.out(), a.in(), MPFR_RNDN);
-  return result;
-}
-number of(int (*function)(mpfr_ptr, mpfr_srcptr, mpfr_srcptr, mpfr_rnd_t), const number& a, const number& b) {
-  number result;
-  function(result.out(), a.in(), b.in(), MPFR_RNDN);
-  return result;
-}
-number operator+(const number& a, const number& b) { return of(mpfr_add, a, b); }
-number operator-(const number& a, const number& b) { return of(mpfr_sub, a, b); }
-number operator*(const number& a, const number& b) { return of(mpfr_mul, a, b); }
-number operator/(const number& a, const number& b) { return of(mpfr_div, a, b); }
-number pow(const number& a, const number& b) { return of(mpfr_pow, a, b); }
 number ln(const number& a) { return of(mpfr_log, a); }
-number pi() {
-  number result;
-  mpfr_const_pi(result.out(), MPFR_RNDN);
-  return result;
-}
 number count(Index i) { return number(static_cast<double>(i)); }
 number clamped(const number& x, const number& low, const number& high) {
   return x < low ? low : high < x ? high : x;
@@ -79,19 +39,9 @@ number clamped(const number& x, const number& low, const number& high) {
 /// The largest error in ulp of double of pairs [0, pairs) against `formula(i)`. An exact zero must be zero.
 double worst_error(const frequencies& got, const std::function<number(Index)>& formula) {
   double worst = 0;
-  for (Index i = 0; i < got.pairs(); ++i) {
-    const number exact = formula(i), difference = number(got.inv_freq()(i, 0)) - exact;
-    if (mpfr_zero_p(difference.in()) != 0) continue;
-    if (mpfr_zero_p(exact.in()) != 0) return 1e30;
-    number ulps;
-    mpfr_mul_2si(ulps.out(), difference.in(), 53 - mpfr_get_exp(exact.in()), MPFR_RNDN);
-    testing::raise_to(worst, std::abs(mpfr_get_d(ulps.in(), MPFR_RNDN)));
-  }
+  for (Index i = 0; i < got.pairs(); ++i)
+    testing::raise_to(worst, error_in_ulp<double>(got.inv_freq()(i, 0), formula(i)));
   return worst;
-}
-
-double error_in_ulp(double got, const number& exact) {
-  return worst_error(frequencies::custom(Eigen::Array<double, 1, 1>(got)), [&](Index) { return exact; });
 }
 
 const auto one_rounding = static_cast<double>(tolerance::scheduled());
@@ -214,16 +164,16 @@ TEST_CASE("YaRN schedules and magnitudes follow their formulas", "[oracle]") {
                 const number share = blend.at(i);
                 return p[i] * (number(1) - share + share / factor);
               }) <= one_rounding);
-        CHECK(error_in_ulp(f.attention_factor(), g(s, 1)) <= one_rounding);
+        CHECK(error_in_ulp<double>(f.attention_factor(), g(s, 1)) <= one_rounding);
       }
   for (const double s : {1.5, 4.0, 40.0, 1000.0})
     for (const double k : {0.1, 0.707, 1.0, 2.5})
       for (const double all : {0.25, 0.707, 1.0}) {
         const rope::yarn_scaling rule = {
             .factor = s, .original_max_position = 4096, .mscale = k, .mscale_all_dim = all};
-        CHECK(error_in_ulp(frequencies(64, 1e4, rule).attention_factor(), g(s, k) / g(s, all)) <=
+        CHECK(error_in_ulp<double>(frequencies(64, 1e4, rule).attention_factor(), g(s, k) / g(s, all)) <=
               one_rounding);
-        CHECK(error_in_ulp(rope::yarn_softmax_multiplier(rule), g(s, all) * g(s, all)) <=
+        CHECK(error_in_ulp<double>(rope::yarn_softmax_multiplier(rule), g(s, all) * g(s, all)) <=
               2 * one_rounding + 0.5);  // a double, squared
       }
 }
@@ -282,7 +232,8 @@ TEST_CASE("LongRoPE and per-pair divisors follow their formula", "[oracle]") {
     for (const double length : {4096.0, 4097.0}) {
       const frequencies f(p.dim, p.base, rope::longrope_scaling{a, b, 4096, 131072, length, {}, {}});
       CHECK(worst_error(f, divided(length > 4096 ? b : a)) <= one_rounding);
-      CHECK(error_in_ulp(f.attention_factor(), of(mpfr_sqrt, number(1) + ln(32) / ln(4096))) <= one_rounding);
+      CHECK(error_in_ulp<double>(f.attention_factor(), of(mpfr_sqrt, number(1) + ln(32) / ln(4096))) <=
+            one_rounding);
     }
     CHECK(worst_error({p.dim, p.base, rope::pair_factor_scaling{b}}, divided(b)) <= one_rounding);
   }

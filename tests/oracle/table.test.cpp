@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: MIT
 #include <rope/tables/table.hpp>
 
-#include <mpfr.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
 #include <vector>
 
+#include "oracle/number.hpp"
 #include "support/catch.hpp"
 #include "support/random.hpp"
 #include "support/tolerance.hpp"
 #include "support/wide.hpp"
 
 /// The library against 512-bit arithmetic. Only inv_freq and the finished entries come from the library.
-/// This file is also compiled with -Ofast, so it uses no NaN and no infinity, and MPFR decides whether a
-/// value is a number.
+/// This file is also compiled with -Ofast, so it uses no NaN and no infinity.
 
 namespace {
 
+using oracle::error_in_ulp;
+using oracle::number;
 using rope::frequencies;
 using rope::frequency_table;
 using rope::Index;
@@ -27,42 +27,10 @@ using rope::phase;
 
 constexpr std::int64_t reach = std::int64_t{1} << 31;
 
-/// A number of 512 bits.
-class real {
- public:
-  real() { mpfr_init2(value_, 512); }
-  explicit real(double x) : real() { mpfr_set_d(value_, x, MPFR_RNDN); }
-  explicit real(std::int64_t x) : real() { mpfr_set_si(value_, x, MPFR_RNDN); }
-  real(const real& other) : real() { mpfr_set(value_, other.value_, MPFR_RNDN); }
-  real& operator=(const real&) = delete;
-  ~real() { mpfr_clear(value_); }
+number two_pi() { return oracle::pi() * 2.0; }
 
-  mpfr_ptr get() { return value_; }
-  mpfr_srcptr get() const { return value_; }
-
-  friend real operator+(const real& a, const real& b) { return made(mpfr_add, a, b); }
-  friend real operator-(const real& a, const real& b) { return made(mpfr_sub, a, b); }
-  friend real operator*(const real& a, const real& b) { return made(mpfr_mul, a, b); }
-  friend real operator/(const real& a, const real& b) { return made(mpfr_div, a, b); }
-
- private:
-  static real made(int (*operation)(mpfr_ptr, mpfr_srcptr, mpfr_srcptr, mpfr_rnd_t), const real& a,
-                   const real& b) {
-    real result;
-    operation(result.value_, a.value_, b.value_, MPFR_RNDN);
-    return result;
-  }
-  mpfr_t value_;
-};
-
-real two_pi() {
-  real pi;
-  mpfr_const_pi(pi.get(), MPFR_RNDN);
-  return pi * real(2.0);
-}
-
-real fraction_of_full_turn(phase p) {
-  real turn(0.0);
+number fraction_of_full_turn(phase p) {
+  number turn(0.0);
   for (const std::uint64_t word : {p.turn.hi, p.turn.mid, p.turn.lo}) {
     mpfr_mul_2ui(turn.get(), turn.get(), 64, MPFR_RNDN);
     mpfr_add_ui(turn.get(), turn.get(), word, MPFR_RNDN);
@@ -72,23 +40,10 @@ real fraction_of_full_turn(phase p) {
 }
 static_assert(sizeof(unsigned long) >= sizeof(std::uint64_t), "mpfr_set_ui must take 64 bits");
 
-/// |got - exact| in units of the last place of the exact value in S. Far above any bound if got is NaN.
-template <class S>
-double error_in_ulp(double got, const real& exact) {
-  constexpr double unbounded = 1e30;
-  const real difference = real(got) - exact;
-  if (mpfr_number_p(difference.get()) == 0) return unbounded;
-  if (mpfr_zero_p(exact.get()) != 0) return mpfr_zero_p(difference.get()) != 0 ? 0 : unbounded;
-  real ulps;
-  mpfr_mul_2si(ulps.get(), difference.get(), tolerance::format<S>::digits - mpfr_get_exp(exact.get()),
-               MPFR_RNDN);
-  return std::abs(mpfr_get_d(ulps.get(), MPFR_RNDN));
-}
-
 /// cos and sin of an angle.
 struct exact_pair {
-  real cos, sin;
-  explicit exact_pair(const real& angle) { mpfr_sin_cos(sin.get(), cos.get(), angle.get(), MPFR_RNDN); }
+  number cos, sin;
+  explicit exact_pair(const number& angle) { mpfr_sin_cos(sin.get(), cos.get(), angle.get(), MPFR_RNDN); }
 };
 
 /// The largest errors, in ulp of the type in their name.
@@ -114,7 +69,7 @@ worst_errors errors_at(const frequencies& schedule, std::int64_t position) {
   const frequency_table<double> doubles(schedule, position, position + 1);
   worst_errors worst;
   for (Index i = 0; i < schedule.pairs(); ++i) {
-    const exact_pair exact(real(position) * real(schedule.inv_freq()(i, 0)));
+    const exact_pair exact(number(position) * number(schedule.inv_freq()(i, 0)));
     worst.include(floats, position, i, exact);
     worst.include(doubles, position, i, exact);
   }
@@ -134,8 +89,8 @@ void check_positions(const frequencies& schedule, const std::vector<std::int64_t
 /// multiple the cosine or the sine almost vanishes. At an odd one two octants meet.
 std::vector<std::int64_t> positions_near_eighths(double inv_freq) {
   std::vector<std::int64_t> denominators;
-  const real x = real(inv_freq) * real(8.0) / two_pi();
-  real rest = x, next, whole;
+  const number x = number(inv_freq) * number(8.0) / two_pi();
+  number rest = x, next, whole;
   for (std::int64_t before = 1, now = 0;;) {
     mpfr_modf(whole.get(), next.get(), rest.get(), MPFR_RNDN);
     // The denominator after the first quotient is 1, for any quotient.
@@ -194,7 +149,7 @@ TEST_CASE("double entries are rarely not the nearest double", "[oracle]") {
       const std::int64_t position = random.integer(1, reach) >> random.integer(0, 20);
       const frequency_table<double> table(schedule, position, position + 1);
       for (Index i = 0; i < schedule.pairs(); ++i) {
-        const exact_pair exact(real(position) * real(schedule.inv_freq()(i, 0)));
+        const exact_pair exact(number(position) * number(schedule.inv_freq()(i, 0)));
         entries += 2;
         off += table.cos(position)[i] != mpfr_get_d(exact.cos.get(), MPFR_RNDN) ? 1 : 0;
         off += table.sin(position)[i] != mpfr_get_d(exact.sin.get(), MPFR_RNDN) ? 1 : 0;
@@ -237,7 +192,7 @@ TEST_CASE("table entries keep their bound in long ranges too", "[oracle]") {
     worst_errors worst;
     for (std::int64_t position = first; position < last; ++position)
       for (Index i = 0; i < schedule.pairs(); ++i) {
-        const exact_pair exact(real(position) * real(schedule.inv_freq()(i, 0)));
+        const exact_pair exact(number(position) * number(schedule.inv_freq()(i, 0)));
         worst.include(floats, position, i, exact);
         worst.include(doubles, position, i, exact);
       }
@@ -264,8 +219,8 @@ TEST_CASE("entries of real coordinates on two axes keep their bound", "[oracle]"
   worst_errors worst;
   for (Index r = 0; r < coordinates.rows(); ++r)
     for (Index i = 0; i < schedule.pairs(); ++i) {
-      const exact_pair exact(real(coordinates(r, 0)) * real(schedule.inv_freq()(i, 0)) +
-                             real(coordinates(r, 1)) * real(schedule.inv_freq()(i, 1)));
+      const exact_pair exact(number(coordinates(r, 0)) * number(schedule.inv_freq()(i, 0)) +
+                             number(coordinates(r, 1)) * number(schedule.inv_freq()(i, 1)));
       worst.include(floats, r, i, exact);
       worst.include(doubles, r, i, exact);
     }
@@ -291,7 +246,7 @@ TEST_CASE("table entries of pairs with tiny frequencies keep their bound", "[ora
   for (const std::int64_t position : positions) {
     const frequency_table<double> table(doubles, -position, 1 - position);
     for (Index i = 0; i < doubles.pairs(); ++i)
-      worst.include(table, -position, i, exact_pair(real(-position) * real(slowest(i))));
+      worst.include(table, -position, i, exact_pair(number(-position) * number(slowest(i))));
   }
   worst.check();
 }
@@ -305,7 +260,7 @@ TEST_CASE("an attention_factor adds one rounding to doubles and none to floats",
     worst_errors worst;
     for (std::int64_t position = floats.first(); position < floats.last(); ++position)
       for (Index i = 0; i < schedule.pairs(); ++i) {
-        exact_pair exact(real(position) * real(schedule.inv_freq()(i, 0)));
+        exact_pair exact(number(position) * number(schedule.inv_freq()(i, 0)));
         mpfr_mul_d(exact.cos.get(), exact.cos.get(), factor, MPFR_RNDN);
         mpfr_mul_d(exact.sin.get(), exact.sin.get(), factor, MPFR_RNDN);
         worst.include(floats, position, i, exact);
@@ -326,10 +281,7 @@ TEST_CASE("the default schedule is the published power to 2 ulp", "[oracle]") {
     const frequencies schedule(rotary_dim, base);
     double worst = 0;
     for (Index i = 0; i < schedule.pairs(); ++i) {
-      const real exponent =
-          real(static_cast<std::int64_t>(-2 * i)) / real(static_cast<std::int64_t>(rotary_dim));
-      real power;
-      mpfr_pow(power.get(), real(base).get(), exponent.get(), MPFR_RNDN);
+      const number power = pow(base, number(-2 * i) / number(rotary_dim));
       testing::raise_to(worst, error_in_ulp<double>(schedule.inv_freq()(i, 0), power));
     }
     return worst;
@@ -348,7 +300,7 @@ TEST_CASE("the default schedule is the published power to 2 ulp", "[oracle]") {
 }
 
 TEST_CASE("phase_of is the exact product over two pi, rounded to 2^-192 full turns", "[oracle]") {
-  const real turn = two_pi();
+  const number turn = two_pi();
   // Half a unit of 2^-192 full turns, and the 2^-384 to which 1 / (2 pi) is truncated, times a product below
   // 2^128.
   const double bound = 0.5 + 0x1p-50;
@@ -357,13 +309,11 @@ TEST_CASE("phase_of is the exact product over two pi, rounded to 2^-192 full tur
   testing::random random(seed);
   const auto check = [&](double inv_freq, double coordinate) {
     CAPTURE(inv_freq, coordinate);
-    real difference = real(inv_freq) * real(coordinate) / turn -
-                      fraction_of_full_turn(rope::phase_of(inv_freq, coordinate));
-    real whole;
+    const number difference = number(inv_freq) * number(coordinate) / turn -
+                              fraction_of_full_turn(rope::phase_of(inv_freq, coordinate));
+    number whole;
     mpfr_round(whole.get(), difference.get());
-    mpfr_sub(difference.get(), difference.get(), whole.get(), MPFR_RNDN);
-    mpfr_mul_2ui(difference.get(), difference.get(), 192, MPFR_RNDN);
-    REQUIRE(std::abs(mpfr_get_d(difference.get(), MPFR_RNDN)) <= bound);
+    REQUIRE(std::abs(((difference - whole) * 0x1p192).rounded()) <= bound);
   };
   for (int sample = 0; sample < 20000; ++sample) check(random.scaled(-200, 63), random.scaled(-60, 63));
   for (const double inv_freq :
@@ -376,7 +326,7 @@ TEST_CASE("phase_of is the exact product over two pi, rounded to 2^-192 full tur
 }
 
 TEST_CASE("cos and sin of a phase are as accurate as documented", "[oracle]") {
-  const real unit = two_pi();
+  const number unit = two_pi();
   const std::uint64_t seed = 15;
   CAPTURE(seed);
   testing::random random(seed);
