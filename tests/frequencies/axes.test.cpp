@@ -27,19 +27,9 @@ using rope::interleaved;
 using testing::agrees_with;
 using testing::at;
 using testing::counted_channels;
+using testing::letters;
+using testing::repeated;
 using testing::throws_saying;
-
-/// "T H W E" of every pair, run lengths expanded: the map as one string.
-std::string letters(const axis_assignment& assignment) {
-  std::string text;
-  for (const Index axis : assignment.axis_of_pair) text += "THWE"[axis];
-  return text;
-}
-std::string repeated(const std::string& part, int times) {
-  std::string text;
-  for (int i = 0; i < times; ++i) text += part;
-  return text;
-}
 
 /// x8 of the golden vectors at time 5, height 6, width 9.
 template <class Layout>

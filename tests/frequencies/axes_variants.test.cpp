@@ -22,27 +22,17 @@ using rope::frequency_table;
 using rope::half_split;
 using rope::Index;
 using testing::at;
+using testing::letters;
+using testing::repeated;
 using testing::throws_saying;
-
-/// "T H W E" of every pair.
-std::string axis_letters(const rope::axis_assignment& assignment) {
-  std::string text;
-  for (const Index axis : assignment.axis_of_pair) text += "THWE"[axis];
-  return text;
-}
-std::string times(int count, const std::string& part) {
-  std::string text;
-  for (int i = 0; i < count; ++i) text += part;
-  return text;
-}
 
 }  // namespace
 
 // Golden: the sections of Qwen3-VL ([24, 20, 20]) and Qwen3.5 ([11, 11, 10]) expanded by the code of ggml.
 TEST_CASE("pairs are assigned to axes as in ggml", "[frequencies][axes]") {
-  CHECK(axis_letters(rope::ggml_interleaved_sections({24, 20, 20, 0})) == times(20, "THW") + "TEET");
-  CHECK(axis_letters(rope::ggml_interleaved_sections({11, 11, 10, 0})) == times(10, "THW") + "TH");
-  CHECK(axis_letters(rope::ggml_interleaved_sections({2, 3, 3, 1})) == "THWTHWEHW");
+  CHECK(letters(rope::ggml_interleaved_sections({24, 20, 20, 0})) == repeated("THW", 20) + "TEET");
+  CHECK(letters(rope::ggml_interleaved_sections({11, 11, 10, 0})) == repeated("THW", 10) + "TH");
+  CHECK(letters(rope::ggml_interleaved_sections({2, 3, 3, 1})) == "THWTHWEHW");
   CHECK(rope::ggml_interleaved_sections({24, 20, 20, 0}).axes == 4);
 }
 

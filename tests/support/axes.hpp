@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstddef>
 #include <initializer_list>
+#include <rope/frequencies/axes.hpp>
 #include <rope/rotation/rotate.hpp>
 #include <string>
 #include <type_traits>
@@ -61,6 +62,18 @@ inline Eigen::ArrayXXd at(std::initializer_list<double> coordinates) {
   Index axis = 0;
   for (const double c : coordinates) row(0, axis++) = c;
   return row;
+}
+
+/// "T H W E" of every pair: the assignment as one string.
+inline std::string letters(const rope::axis_assignment& assignment) {
+  std::string text;
+  for (const Index axis : assignment.axis_of_pair) text += "THWE"[axis];
+  return text;
+}
+inline std::string repeated(const std::string& part, int times) {
+  std::string text;
+  for (int i = 0; i < times; ++i) text += part;
+  return text;
 }
 
 /// A number as text, without zeros at the end of its fraction.

@@ -43,23 +43,17 @@ struct token {
 using model = std::vector<std::vector<token>>;
 
 /// Appends tokens [batch, n] to a cache, row b its first counts[b].
-void append(kv_cache<float>& cache, const std::vector<float>& ids, Index n,
-            const std::vector<Index>& counts) {
-  std::vector<float> k, v;
+template <class Cache>
+void append(Cache& cache, const std::vector<float>& ids, Index n, const std::vector<Index>& counts) {
+  constexpr bool is_latent = std::is_same_v<Cache, latent_cache<float>>;
+  constexpr Index heads_of_token = is_latent ? 1 : 2;
+  std::vector<float> first, second;  // keys and values, or latents and rotated parts
   for (const float id : ids) {
-    for (int i = 0; i < 6; ++i) k.push_back(id + static_cast<float>(i) / 8);
-    for (int i = 0; i < 4; ++i) v.push_back(-id - static_cast<float>(i) / 8);
+    for (Index i = 0; i < 3 * heads_of_token; ++i) first.push_back(id + static_cast<float>(i) / 8);
+    for (Index i = 0; i < 2 * heads_of_token; ++i) second.push_back(-id - static_cast<float>(i) / 8);
   }
-  cache.append(bshd(k.data(), cache.batch(), n, 2, 3), bshd(v.data(), cache.batch(), n, 2, 2), counts);
-}
-void append(latent_cache<float>& cache, const std::vector<float>& ids, Index n,
-            const std::vector<Index>& counts) {
-  std::vector<float> c, r;
-  for (const float id : ids) {
-    for (int i = 0; i < 3; ++i) c.push_back(id + static_cast<float>(i) / 8);
-    for (int i = 0; i < 2; ++i) r.push_back(-id - static_cast<float>(i) / 8);
-  }
-  cache.append(bshd(c.data(), cache.batch(), n, 1, 3), bshd(r.data(), cache.batch(), n, 1, 2), counts);
+  cache.append(bshd(first.data(), cache.batch(), n, heads_of_token, 3),
+               bshd(second.data(), cache.batch(), n, heads_of_token, 2), counts);
 }
 
 /// Channel i of a head of a token.
