@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "support/append_tokens.hpp"
 #include "support/cache_history.hpp"
 #include "support/catch.hpp"
 #include "support/decoder_step.hpp"
@@ -299,10 +300,7 @@ TEST_CASE("biases, masks, sink logits and log-sum-exps are those of the views, f
   attention<half_split>(query_view, key_view, value_view, expected.view(), table, options);
 
   const auto check = [&](auto cache, const auto& threads) {
-    if (cache.storage() == key_storage::raw)
-      cache.append(key_view, value_view);
-    else
-      cache.template append<half_split>(key_view, value_view, table);
+    testing::append_tokens<half_split>(cache, key_view, value_view, table);
     result got;
     options.log_sum_exp = got.sums;
     attention<half_split>(query_view, cache, got.view(), table, options, {}, threads);
@@ -338,10 +336,7 @@ TEST_CASE("each head has its sink logit, for rows of any count", "[cache]") {
     CAPTURE(raw);
     const auto storage = raw ? key_storage::raw : key_storage::rotated;
     const auto append = [&](kv_cache<float>& to, const auto& x, const std::vector<Index>& counts) {
-      if (raw)
-        to.append(x, x, counts);
-      else
-        to.append<half_split>(x, x, table, counts);
+      testing::append_tokens<half_split>(to, x, x, table, counts);
     };
     kv_cache<float> both(2, 10, 2, 8, 8, storage);
     const std::vector<Index> counts = {5, 3};

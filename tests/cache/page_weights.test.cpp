@@ -15,6 +15,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "support/append_tokens.hpp"
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/heads.hpp"
@@ -280,10 +281,7 @@ TEMPLATE_TEST_CASE("weights for pages have the bits of those for a cache of each
       const Index length = of.lengths[std::size_t(s)], count = counts[std::size_t(s)];
       kv_cache<C> cache(1, length, kv_heads, dim, 0, storage);
       const auto k = keys.batch_range(s, 1).token_range(0, length);
-      if (storage == key_storage::raw)
-        cache.append(k, k);
-      else
-        cache.template append<half_split>(k, k, of.rows());
+      testing::append_tokens<half_split>(cache, k, k, of.rows());
       std::vector<float> alone(std::size_t(heads * count * length)), summed(std::size_t(kv_heads * length));
       const auto asked = queries.token_range(offsets[std::size_t(s)], count);
       attention_weights<half_split>(asked, cache, alone, of.rows(), {}, std::vector<Index>{count});

@@ -15,6 +15,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "support/append_tokens.hpp"
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/heads.hpp"
@@ -56,10 +57,7 @@ TEMPLATE_TEST_CASE("weights and their sums for a cache follow the definition", "
     const bool raw = storage == key_storage::raw;
     CAPTURE(raw);
     kv_cache<C> cache(batch, tokens, kv_heads, D, 0, storage);
-    if (raw)
-      cache.append(k, k, counts);
-    else
-      cache.template append<half_split>(k, k, table, counts);
+    testing::append_tokens<half_split>(cache, k, k, table, counts);
     const weight_reference::extents of = {batch, asking, tokens, heads, kv_heads};
     const auto position = [&](Index b, Index i) { return cache.size(b) - asked[std::size_t(b)] + i; };
     // The number of heads that rotation rounds to the type of q: the query, and a key that is stored
@@ -151,10 +149,7 @@ TEMPLATE_TEST_CASE("weights of a ring are those of the tokens in its slots", "[c
                    q = random_heads<float>(batch * asking * heads * D, std::uint64_t(180 + step));
         const auto queries = bshd(q.data(), batch, asking, heads, D);
         const auto k = bshd(keys.data(), batch, asking, kv_heads, D);
-        if (raw)
-          cache.append(k, k);
-        else
-          cache.template append<half_split>(k, k, table);
+        testing::append_tokens<half_split>(cache, k, k, table);
         const auto sees = [&](Index b, Index, Index i, Index j) {
           const std::int64_t at = cache.seen(b) - asking + i, key = cache.order(b)[std::size_t(j)];
           return key <= at && (key > at - window || key < sinks);

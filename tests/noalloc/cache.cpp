@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "allocations.hpp"
+#include "support/append_tokens.hpp"
 #include "support/catch.hpp"
 
 using testing::allocations_in;
@@ -32,10 +33,7 @@ long allocations_of_a_step(Cache cache, const rope::attention_options& options =
   step<T> token;
   const rope::frequency_table<float> table(rope::frequencies(64), 400);
   const auto decode = [&] {
-    if (cache.storage() == rope::key_storage::raw)
-      cache.append(token.k(), token.k());
-    else
-      cache.template append<half_split>(token.k(), token.k(), table);
+    testing::append_tokens<half_split>(cache, token.k(), token.k(), table);
     rope::attention<half_split>(token.q(), cache, token.out(), table, options);
   };
   for (int i = 0; i < 300; ++i) decode();
@@ -71,10 +69,7 @@ TEST_CASE("a decoding step with a used latent_cache allocates nothing", "[noallo
     const auto decode = [&] {
       const auto latent = token.k().head_range(0, 1).channels(0, 48),
                  part = token.k().head_range(0, 1).channels(48, 16);
-      if (storage == rope::key_storage::raw)
-        cache.append(latent, part);
-      else
-        cache.append<half_split>(latent, part, table);
+      testing::append_tokens<half_split>(cache, latent, part, table);
       rope::attention<half_split>(token.q(), cache, token.out().channels(0, 48), table, {.scale = 0.1});
     };
     for (int i = 0; i < 300; ++i) decode();

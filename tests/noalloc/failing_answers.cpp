@@ -12,6 +12,7 @@
 
 #include "allocations.hpp"
 #include "failures.hpp"
+#include "support/append_tokens.hpp"
 #include "support/catch.hpp"
 #include "support/heads.hpp"
 #include "support/tensor.hpp"
@@ -43,10 +44,7 @@ TEST_CASE("cached attention without scratch memory leaks nothing, and is right o
   const auto q = x.wide(x.q), out = x.wide(x.out), k = x.narrow(x.k), v = x.narrow(x.v);
   const auto few = q.token_range(0, 1), few_out = out.token_range(0, 1);
   const auto check = [&](auto cache, const attention_options& options = {}) {
-    if (cache.storage() == key_storage::raw)
-      cache.append(k, v);
-    else
-      cache.template append<half_split>(k, v, x.table);
+    testing::append_tokens<half_split>(cache, k, v, x.table);
     const auto all = [&] { attention<half_split>(q, cache, out, x.table, options); };
     const auto step = [&] { attention<half_split>(few, cache, few_out, x.table, options); };
     check_writing(x.out, all);
@@ -104,10 +102,7 @@ TEST_CASE("attention to tokens on axes, to latents and to pages without scratch 
     latent_cache<Eigen::bfloat16> cache(batch, tokens, latent_dim, rotary_dim, storage);
     const auto latents = k.head_range(0, 1).channels(0, latent_dim),
                parts = k.head_range(0, 1).channels(latent_dim, rotary_dim);
-    if (storage == key_storage::raw)
-      cache.append(latents, parts);
-    else
-      cache.append<half_split>(latents, parts, few_pairs);
+    testing::append_tokens<half_split>(cache, latents, parts, few_pairs);
     check_writing(x.out, [&] {
       attention<half_split>(q, cache, out.channels(0, latent_dim), few_pairs, {.scale = 0.25});
     });

@@ -21,6 +21,7 @@
 #include "allocations.hpp"
 #include "failures.hpp"
 #include "fuzz/support/shown.hpp"
+#include "support/append_tokens.hpp"
 #include "support/catch.hpp"
 #include "support/heads.hpp"
 #include "support/same_table.hpp"
@@ -408,13 +409,10 @@ TEST_CASE("a ring is unchanged, or empty if tokens were overwritten, after a cal
           "[noalloc]") {
   operands x;
   const std::vector<int> counts = {9, 4}, parents = {1, 0}, twice = {1, 1};
-  const auto check = [&](auto ring, const key_storage storage) {
+  const auto check = [&](auto ring) {
     const auto append = [&](auto& to, const std::vector<int>& of_rows) {
       const auto k = x.narrow(x.k).token_range(0, 9), v = x.narrow(x.v).token_range(0, 9);
-      if (storage == key_storage::raw)
-        to.append(k, v, of_rows);
-      else
-        to.template append<half_split>(k, v, x.table, of_rows);
+      testing::append_tokens<half_split>(to, k, v, x.table, of_rows);
     };
     for (int n = 0; n < 3; ++n) {
       CAPTURE(n);
@@ -431,9 +429,9 @@ TEST_CASE("a ring is unchanged, or empty if tokens were overwritten, after a cal
   const ring_policy policy = {.sinks = 2, .window = 9, .chunk = 9};
   for (const key_storage storage : {key_storage::rotated, key_storage::raw}) {
     CAPTURE(storage == key_storage::raw);
-    check(ring_cache<float>(batch, policy, kv_heads, head_dim, head_dim, storage), storage);
-    check(ring_cache<Eigen::half>(batch, policy, kv_heads, head_dim, head_dim, storage), storage);
-    check(ring_cache<std::int8_t>(batch, policy, kv_heads, head_dim, head_dim, storage), storage);
+    check(ring_cache<float>(batch, policy, kv_heads, head_dim, head_dim, storage));
+    check(ring_cache<Eigen::half>(batch, policy, kv_heads, head_dim, head_dim, storage));
+    check(ring_cache<std::int8_t>(batch, policy, kv_heads, head_dim, head_dim, storage));
   }
 }
 

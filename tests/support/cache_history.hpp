@@ -13,6 +13,7 @@
 #include <rope/cache/kv_cache.hpp>
 #include <vector>
 
+#include "support/append_tokens.hpp"
 #include "support/catch.hpp"
 #include "support/decoder_reference.hpp"
 #include "support/decoder_step.hpp"
@@ -39,10 +40,7 @@ class cache_history {
       for (std::size_t i = 0; i < counts[b]; ++i) at[b].push_back(next_of(b) + static_cast<std::int64_t>(i));
     take(at, window, [&](const step<T>& now) {
       const std::vector<Index> none, &given = counts[0] == counts[1] ? none : now.counts;
-      if (raw())
-        cache_.append(now.keys(), now.values(), given);
-      else
-        cache_.template append<Layout>(now.keys(), now.values(), table_, given);
+      testing::append_tokens<Layout>(cache_, now.keys(), now.values(), table_, given);
     });
   }
   /// Appends tokens[b] of row b at the positions that `given` describes, in one of its forms.

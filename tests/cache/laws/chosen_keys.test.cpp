@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/append_tokens.hpp"
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/heads.hpp"
@@ -319,10 +320,7 @@ TEST_CASE("a cache that rotates keys attends within ranges to its rotated keys",
   for (const key_storage storage : {key_storage::rotated, key_storage::raw}) {
     kv_cache<float> cache(1, tokens, kv_heads, head_dim, value_dim, storage);
     for (Index t = 0; t < tokens; ++t) {
-      if (storage == key_storage::raw)
-        cache.append(keys.token_range(t, 1), values.token_range(t, 1));
-      else
-        cache.append<half_split>(keys.token_range(t, 1), values.token_range(t, 1), table);
+      testing::append_tokens<half_split>(cache, keys.token_range(t, 1), values.token_range(t, 1), table);
       const auto own = chunk_ranges(32, {.queries = 1, .keys = cache.size()});
       attention<half_split>(bshd<const float>(q.data(), 1, tokens, heads, head_dim).token_range(t, 1), cache,
                             bshd(out.data(), 1, tokens, heads, value_dim).token_range(t, 1), table,

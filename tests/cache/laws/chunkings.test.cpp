@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/append_tokens.hpp"
 #include "support/attention_call.hpp"
 #include "support/attention_reference.hpp"
 #include "support/catch.hpp"
@@ -77,10 +78,7 @@ tensor decoded(const operands& x, const std::vector<long>& chunks, const frequen
     for (const long count : chunks) {
       const Index first = cache.size();
       const auto now = [&](auto whole) { return whole.token_range(first, count); };
-      if (storage == rope::key_storage::raw)
-        cache.append(now(k), now(v));
-      else
-        cache.template append<Layout>(now(k), now(v), table);
+      testing::append_tokens<Layout>(cache, now(k), now(v), table);
       rope::attention<Layout>(now(q), cache, now(out), table, options);
     }
   });

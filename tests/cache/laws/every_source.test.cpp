@@ -20,6 +20,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "support/append_tokens.hpp"
 #include "support/attention_call.hpp"
 #include "support/catch.hpp"
 #include "support/heads.hpp"
@@ -286,10 +287,7 @@ class library {
     for_each_chunk([&](Index first, Index n) {
       const auto k = k_.part(first, n);
       const auto part = k.channels(latent_dim, 2 * what_.pairs);
-      if (raw)
-        cache.append(v_.part(first, n), part);
-      else
-        cache.template append<Layout>(v_.part(first, n), part, table);
+      testing::append_tokens<Layout>(cache, v_.part(first, n), part, table);
       attention<Layout>(q_.part(first, n), cache, out_.part(first, n), table, options_);
     });
     return testing::loaded(out_.memory, tensor(batch, tokens, heads, all_.v.dim));
@@ -394,10 +392,7 @@ class library {
     for_each_chunk([&](Index first, Index n) {
       const frequency_table<S> newest = table_of(first, n);
       const auto table = newest.at_channel(what_.first);
-      if (raw)
-        cache.append(k_.part(first, n), v_.part(first, n));
-      else
-        cache.template append<Layout>(k_.part(first, n), v_.part(first, n), table);
+      testing::append_tokens<Layout>(cache, k_.part(first, n), v_.part(first, n), table);
       attention<Layout>(q_.part(first, n), cache, out_.part(first, n), table, options_);
     });
   }

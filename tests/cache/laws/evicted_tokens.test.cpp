@@ -14,6 +14,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "support/append_tokens.hpp"
 #include "support/catch.hpp"
 #include "support/decoder_reference.hpp"
 #include "support/decoder_step.hpp"
@@ -256,10 +257,7 @@ TEMPLATE_TEST_CASE("attention after an eviction is attention to the remaining to
           added[b].push_back(reference::random_token<C>(generator, m, cache.next_positions()[b] + t));
       for (std::size_t b = 0; b < 2; ++b) all[b].insert(all[b].end(), added[b].begin(), added[b].end());
       const step<T> now(m, added);
-      if (storage == key_storage::raw)
-        cache.append(now.keys(), now.values());
-      else
-        cache.template append<half_split>(now.keys(), now.values(), table);
+      testing::append_tokens<half_split>(cache, now.keys(), now.values(), table);
       return added;
     };
     append(14);

@@ -15,6 +15,7 @@
 #include <tuple>
 #include <vector>
 
+#include "support/append_tokens.hpp"
 #include "support/attention_call.hpp"
 #include "support/catch.hpp"
 #include "support/heads.hpp"
@@ -218,10 +219,7 @@ TEMPLATE_LIST_TEST_CASE("absorbed attention is expanded attention", "[cache]", q
         for (long t = 0; t < tokens; t += piece) {
           const long count = std::min(piece, tokens - t);
           const auto c = memory.latents.token_range(t, count), r = memory.parts.token_range(t, count);
-          if (storage == key_storage::raw)
-            cache.append(c, r);
-          else
-            cache.template append<Layout>(c, r, table);
+          testing::append_tokens<Layout>(cache, c, r, table);
           attention<Layout>(memory.queries.token_range(t, count), cache, memory.output.token_range(t, count),
                             table, {.scale = scale});
         }

@@ -15,6 +15,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "support/append_tokens.hpp"
 #include "support/catch.hpp"
 #include "support/errors.hpp"
 #include "support/heads.hpp"
@@ -133,10 +134,7 @@ void check_growing(std::uint64_t seed, key_storage storage,
       const Index first = offsets[at], count = offsets[at + 1] - offsets[at];
       if (count == 0) continue;
       const auto part = [&](const auto& of) { return of.token_range(first, count); };
-      if (storage == key_storage::raw)
-        caches[at].append(part(new_keys), part(new_values));
-      else
-        caches[at].template append<Layout>(part(new_keys), part(new_values), table);
+      testing::append_tokens<Layout>(caches[at], part(new_keys), part(new_values), table);
       attention_options own = options;
       own.log_sum_exp =
           std::span(expected_sums)

@@ -14,6 +14,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "support/append_tokens.hpp"
 #include "support/catch.hpp"
 #include "support/decoder_reference.hpp"
 #include "support/decoder_step.hpp"
@@ -75,10 +76,7 @@ class decoder {
       if (at && raw) return cache_.append_at(now.keys(), now.values(), 300, counts);
       if (at) return cache_.template append_at<half_split>(now.keys(), now.values(), table_, 300, counts);
     }
-    if (raw)
-      cache_.append(now.keys(), now.values(), counts);
-    else
-      cache_.template append<half_split>(now.keys(), now.values(), table_, counts);
+    testing::append_tokens<half_split>(cache_, now.keys(), now.values(), table_, counts);
   }
 
   /// Drops tokens of one row, or of all rows if they are equally long.

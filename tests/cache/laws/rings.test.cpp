@@ -14,6 +14,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "support/append_tokens.hpp"
 #include "support/catch.hpp"
 #include "support/decoder_reference.hpp"
 #include "support/decoder_step.hpp"
@@ -85,10 +86,7 @@ void check_ring(std::uint64_t seed) {
         all[b].push_back(added[b].back());
       }
     const step<T> now(m, added);
-    if (raw)
-      cache.append(now.keys(), now.values(), now.counts);
-    else
-      cache.template append<Layout>(now.keys(), now.values(), table, now.counts);
+    testing::append_tokens<Layout>(cache, now.keys(), now.values(), table, now.counts);
     for (std::size_t b = 0; b < batch; ++b)
       CHECK(cache.next_positions()[b] == static_cast<std::int64_t>(all[b].size()));
   };

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "fuzz/support/shown.hpp"
+#include "support/append_tokens.hpp"
 #include "support/attention_call.hpp"
 #include "support/catch.hpp"
 #include "support/errors.hpp"
@@ -360,10 +361,7 @@ using heads_for = random_heads<std::conditional_t<std::is_same_v<C, double>, dou
 
 template <class Cache, class K, class V>
 void append_all(Cache& cache, const K& k, const V& v, const detail::row_counts& counts = {}) {
-  if (cache.storage() == key_storage::raw)
-    cache.append(k, v, counts);
-  else
-    cache.template append<half_split>(k, v, moved_table, counts);
+  testing::append_tokens<half_split>(cache, k, v, moved_table, counts);
 }
 
 /// All that a cache returns of row b, as bits.
