@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <rope/attention/attention.hpp>
 #include <rope/rotation/gradient.hpp>
 #include <span>
 #include <stdexcept>
@@ -420,6 +421,42 @@ TEMPLATE_TEST_CASE("a weight with any bits of a NaN makes its channel NaN", "[ro
       CHECK(is_nan == (d == 0 || d == 5 || d == 39));
     }
   }
+}
+
+TEST_CASE("weights of a norm and sink logits may be Eigen vectors", "[rotation][head_norm]") {
+  using span = rope::detail::number_span<float>;
+  using row_major = Eigen::Matrix<float, 3, 4, Eigen::RowMajor>;
+  STATIC_REQUIRE(std::is_convertible_v<std::span<const float>, span>);
+  STATIC_REQUIRE(std::is_convertible_v<std::span<float>, span>);
+  STATIC_REQUIRE(std::is_convertible_v<Eigen::VectorXf, span>);
+  STATIC_REQUIRE(std::is_convertible_v<Eigen::RowVector4f, span>);
+  STATIC_REQUIRE(std::is_convertible_v<Eigen::Map<const Eigen::ArrayXf>, span>);
+  STATIC_REQUIRE(std::is_convertible_v<Eigen::MatrixXf::ColXpr, span>);
+  STATIC_REQUIRE_FALSE(std::is_convertible_v<row_major::ColXpr, span>);  // not contiguous
+  STATIC_REQUIRE_FALSE(std::is_convertible_v<Eigen::VectorXd, span>);
+  STATIC_REQUIRE_FALSE(std::is_convertible_v<row_major, span>);
+  const std::vector<float> list = {0.5f, -1, 2, 3};
+  const Eigen::VectorXf vector = Eigen::Map<const Eigen::VectorXf>(list.data(), 4);
+  const Eigen::MatrixXf matrix = vector.replicate(1, 2);
+  const std::vector<float> heads = {1, 2, 3, 4, -5, 6, 7, 8};
+  const auto normalised = [&](const head_norm<float>& norm) {
+    std::vector<float> x = heads;
+    normalize_heads(rope::bshd(x.data(), 1, 2, 1, 4), norm);
+    return x;
+  };
+  const std::vector<float> expected = normalised({.weight = list});
+  CHECK(expected != heads);
+  CHECK(normalised({.weight = vector}) == expected);
+  CHECK(normalised({.weight = vector.segment(0, 4)}) == expected);
+  CHECK(normalised({.weight = matrix.col(1)}) == expected);
+  const auto attended = [&](const rope::attention_options& options) {
+    std::vector<float> q = heads, out(8);
+    rope::attention(rope::bshd(q.data(), 1, 1, 4, 2), rope::bshd(q.data(), 1, 1, 4, 2),
+                    rope::bshd(q.data(), 1, 1, 4, 2), rope::bshd(out.data(), 1, 1, 4, 2), options);
+    return out;
+  };
+  CHECK(attended({.sink_logits = list}) != attended({}));
+  CHECK(attended({.sink_logits = vector}) == attended({.sink_logits = list}));
 }
 
 TEST_CASE("views without elements have nothing to normalise", "[rotation][head_norm]") {

@@ -138,7 +138,7 @@ struct attention_options {
   Index sinks = 0;
   /// [q.heads] or empty: one learned logit per query head. The logit takes part in every softmax of its head,
   /// with a value of zero. Source: gpt-oss, `sinks`, arXiv:2508.10925.
-  std::span<const float> sink_logits = {};
+  detail::number_span<float> sink_logits = {};
   /// Added to the scaled and capped score (ALiBi, relative biases). An entry below -1e30, such as -infinity
   /// or the most negative float, hides the key. A bias that depends only on the distance j - i needs no
   /// matrix: store the numbers for distances 1 - n .. n - 1 per head, let `zero` point to the number for

@@ -7,16 +7,18 @@
 #include <cstdint>
 #include <cstring>  // std::memcpy
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include <rope/base/integer_list.hpp>
+#include <rope/base/tensor_shape.hpp>  // vector_in_memory
 #include <rope/config.hpp>
 
 /// Small operations on lists. They are templates to save compile time: the algorithms of the standard library
 /// are constexpr, and compilers instantiate constexpr functions wherever they are named, even in an unused
 /// template. The templates here are instantiated only if they are called.
 ///
-/// Lists of integers of any type.
+/// Lists of integers of any type, and spans of numbers.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -50,6 +52,19 @@ template <class T>
 std::span<T> part_of(std::span<T> list, Index first, Index count) {
   return list.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
 }
+
+/// A span of numbers that are read. An Eigen vector converts to it as a std::vector does.
+template <class T>
+class number_span : public std::span<const T> {
+  using base = std::span<const T>;
+
+ public:
+  using base::base;
+  number_span(base list) : base(list) {}
+  template <vector_in_memory X>
+  requires std::is_same_v<typename X::Scalar, T> number_span(const X& x ROPE_DETAIL_LIFETIMEBOUND)
+      : base(x.data(), static_cast<std::size_t>(x.size())) {}
+};
 
 /// A vector of integers of any type in memory, each read as std::int64_t. The type of the list does not
 /// depend on the type of the integers, so code that reads a list is compiled once.

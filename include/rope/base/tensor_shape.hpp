@@ -13,7 +13,7 @@
 #include <rope/config.hpp>
 
 /// Rank, extents, strides and memory order of Eigen::Tensor, TensorMap and std::mdspan, without including
-/// their headers.
+/// their headers. Dense objects of Eigen in memory.
 
 namespace rope::inline ROPE_ABI::detail {
 
@@ -25,6 +25,17 @@ concept tensor = requires(X& x) {
   requires int(std::remove_cvref_t<X>::NumIndices) == rank;
   { int(std::remove_cvref_t<X>::Layout) } -> std::same_as<int>;
 };
+
+/// An Eigen object in memory with an inner stride of 1. A row vector is row-major, a column vector
+/// column-major.
+template <class X>
+concept dense_in_memory = requires(X& x) {
+  x.data();
+  requires bool(unsigned(std::remove_cvref_t<X>::Flags) & Eigen::DirectAccessBit);
+  requires int(std::remove_cvref_t<X>::InnerStrideAtCompileTime) == 1;
+};
+template <class X>
+concept vector_in_memory = dense_in_memory<X> && bool(std::remove_cvref_t<X>::IsVectorAtCompileTime);
 
 template <class X>
 inline constexpr bool is_row_major_tensor = int(X::Layout) == int(Eigen::RowMajor);

@@ -7,6 +7,7 @@
 #include <span>
 #include <type_traits>
 
+#include <rope/base/lists.hpp>
 #include <rope/base/message.hpp>
 #include <rope/base/numbers.hpp>
 #include <rope/base/parallel.hpp>
@@ -50,8 +51,8 @@ template <class W>
 struct head_norm {
   static_assert(channel<W>, "head_norm: weights are float, double, Eigen::half or Eigen::bfloat16");
 
-  /// [head_dim], the same for all heads, or [heads, head_dim].
-  std::span<const W> weight = {};
+  /// [head_dim], the same for all heads, or [heads, head_dim]: a std::vector, an Eigen vector, a span.
+  detail::number_span<W> weight = {};
   /// Added to the mean square (`rms_norm_eps`). If it is 0, a head of zeros becomes NaN.
   double epsilon = 1e-6;
   /// Added to the weights: 1 for Gemma, whose checkpoints store the gain minus 1.

@@ -301,18 +301,8 @@ concept dense = requires(const std::remove_cvref_t<X>& x) {
   dense_of(x);
 };
 
-/// A dense object in memory with an inner stride of 1. A row vector is row-major, a column vector
-/// column-major.
-template <class X>
-concept dense_in_memory = requires(X& x) {
-  x.data();
-  requires bool(unsigned(std::remove_cvref_t<X>::Flags) & Eigen::DirectAccessBit);
-  requires int(std::remove_cvref_t<X>::InnerStrideAtCompileTime) == 1;
-};
 template <class X, bool row_major>
 concept matrix_in_memory = dense_in_memory<X> && bool(std::remove_cvref_t<X>::IsRowMajor) == row_major;
-template <class X>
-concept vector_in_memory = dense_in_memory<X> && bool(std::remove_cvref_t<X>::IsVectorAtCompileTime);
 
 /// The view of a row-major matrix [batch * tokens, heads * head_dim], or of the transpose of one. An empty
 /// view if the storage order is another one, which the caller rejects at compile time.
