@@ -1209,7 +1209,7 @@ class frequencies {
 #ifndef ROPE_BASE_TENSOR_SHAPE_HPP
 #define ROPE_BASE_TENSOR_SHAPE_HPP
 /// Rank, extents, strides and memory order of Eigen::Tensor, TensorMap and std::mdspan, without including
-/// their headers.
+/// their headers. Dense objects of Eigen in memory.
 namespace rope::inline ROPE_ABI::detail {
 /// A contiguous tensor of this rank.
 template <class X, int rank>
@@ -1219,6 +1219,16 @@ concept tensor = requires(X& x) {
   requires int(std::remove_cvref_t<X>::NumIndices) == rank;
   { int(std::remove_cvref_t<X>::Layout) } -> std::same_as<int>;
 };
+/// An Eigen object in memory with an inner stride of 1. A row vector is row-major, a column vector
+/// column-major.
+template <class X>
+concept dense_in_memory = requires(X& x) {
+  x.data();
+  requires bool(unsigned(std::remove_cvref_t<X>::Flags) & Eigen::DirectAccessBit);
+  requires int(std::remove_cvref_t<X>::InnerStrideAtCompileTime) == 1;
+};
+template <class X>
+concept vector_in_memory = dense_in_memory<X> && bool(std::remove_cvref_t<X>::IsVectorAtCompileTime);
 template <class X>
 inline constexpr bool is_row_major_tensor = int(X::Layout) == int(Eigen::RowMajor);
 /// An mdspan of this rank, of the standard library or of its reference implementation: numbers in memory at
@@ -1503,7 +1513,7 @@ using kept_positions = typename kept<P>::type;
 /// are constexpr, and compilers instantiate constexpr functions wherever they are named, even in an unused
 /// template. The templates here are instantiated only if they are called.
 ///
-/// Lists of integers of any type.
+/// Lists of integers of any type, and spans of numbers.
 namespace rope::inline ROPE_ABI::detail {
 /// Whether an element of the list equals x.
 template <class T, class X>
@@ -1531,6 +1541,17 @@ template <class T>
 std::span<T> part_of(std::span<T> list, Index first, Index count) {
   return list.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
 }
+/// A span of numbers that are read. An Eigen vector converts to it as a std::vector does.
+template <class T>
+class number_span : public std::span<const T> {
+  using base = std::span<const T>;
+ public:
+  using base::base;
+  number_span(base list) : base(list) {}
+  template <vector_in_memory X>
+  requires std::is_same_v<typename X::Scalar, T> number_span(const X& x ROPE_DETAIL_LIFETIMEBOUND)
+      : base(x.data(), static_cast<std::size_t>(x.size())) {}
+};
 /// A vector of integers of any type in memory, each read as std::int64_t. The type of the list does not
 /// depend on the type of the integers, so code that reads a list is compiled once.
 ///
@@ -2279,14 +2300,13 @@ EIGEN_DONT_INLINE inline void check_large_extents(const char* name, const char* 
   if (!extents_fit(a, b, c, d, bytes))
     throw_length(name, what, " must not exceed the address space, got ", shape_text({a, b, c, d}));
 }
-/// Throws if an extent is negative or the elements exceed the address space.
+/// Throws if an extent is negative or the elements of type T exceed the address space.
 ///
 /// \param what  the name of the extents in messages
 ///
 /// Throws:  std::invalid_argument, std::length_error
 template <class T>
-void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d,
-                   const char* what = "extents") {
+void check_extents(const char* name, Index a, Index b, Index c, Index d, const char* what = "extents") {
   if (!are_small(a, b, c, d)) check_large_extents(name, what, a, b, c, d, Index(sizeof(T)));
 }
 /// Rejects int8 without scales.
@@ -2297,10 +2317,10 @@ constexpr void check_channel() {
       "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16; std::int8_t needs "
       "scales, bshd(data, scales, batch, tokens, heads, head_dim)");
 }
-template <class T>  // without the pointer: GCC warns of memory that is not initialised yet
+template <class T>
 void check_row_major(const char* name, Index a, Index b, Index c, Index d) {
   check_channel<T>();
-  check_extents(name, static_cast<const T*>(nullptr), a, b, c, d);
+  check_extents<T>(name, a, b, c, d);
 }
 }  // namespace detail
 /// [batch, tokens, heads, head_dim], row-major and contiguous: the usual activation order of a transformer.
@@ -2398,18 +2418,8 @@ template <class X>
 concept dense = requires(const std::remove_cvref_t<X>& x) {
   dense_of(x);
 };
-/// A dense object in memory with an inner stride of 1. A row vector is row-major, a column vector
-/// column-major.
-template <class X>
-concept dense_in_memory = requires(X& x) {
-  x.data();
-  requires bool(unsigned(std::remove_cvref_t<X>::Flags) & Eigen::DirectAccessBit);
-  requires int(std::remove_cvref_t<X>::InnerStrideAtCompileTime) == 1;
-};
 template <class X, bool row_major>
 concept matrix_in_memory = dense_in_memory<X> && bool(std::remove_cvref_t<X>::IsRowMajor) == row_major;
-template <class X>
-concept vector_in_memory = dense_in_memory<X> && bool(std::remove_cvref_t<X>::IsVectorAtCompileTime);
 /// The view of a row-major matrix [batch * tokens, heads * head_dim], or of the transpose of one. An empty
 /// view if the storage order is another one, which the caller rejects at compile time.
 template <bool row_major, class Matrix>
@@ -3410,7 +3420,7 @@ struct attention_options {
   Index sinks = 0;
   /// [q.heads] or empty: one learned logit per query head. The logit takes part in every softmax of its head,
   /// with a value of zero. Source: gpt-oss, `sinks`, arXiv:2508.10925.
-  std::span<const float> sink_logits = {};
+  detail::number_span<float> sink_logits = {};
   /// Added to the scaled and capped score (ALiBi, relative biases). An entry below -1e30, such as -infinity
   /// or the most negative float, hides the key. A bias that depends only on the distance j - i needs no
   /// matrix: store the numbers for distances 1 - n .. n - 1 per head, let `zero` point to the number for
@@ -5585,7 +5595,7 @@ namespace rope::inline ROPE_ABI::detail {
 /// if the view exceeds the address space.
 template <class T>
 void check_extents(const char* function, const head_view<T>& x) {
-  check_extents(function, x.data, x.batch, x.tokens, x.heads, x.head_dim, "the extents of a view");
+  check_extents<T>(function, x.batch, x.tokens, x.heads, x.head_dim, "the extents of a view");
   if constexpr (is_quantized<std::remove_const_t<T>>)
     if (x.scales.batch != x.batch || x.scales.tokens != x.tokens || x.scales.heads != x.heads ||
         x.scales.head_dim != 1)
@@ -14153,7 +14163,7 @@ void check_result(const char* function, const head_view<const X>& x, const head_
                   "out has another channel type than x and must share no memory with it; give other memory");
   }
 }
-/// Rotates `x` into `out` after all argument checks.
+/// Rotates `x` into `out` after all argument checks. Compiles nothing for types that the caller has rejected.
 ///
 /// \tparam in_place  whether out is x
 /// \tparam X         T if in_place, else a const channel type
@@ -14171,7 +14181,7 @@ void rotate_checked(const char* function, const head_view<X>& x, const head_view
   using input = std::remove_const_t<X>;
   if constexpr (std::is_same_v<input, T>)
     rotate_into<Layout, inverse, in_place>(x, out, table, source, threads, back);
-  else if constexpr (is_or_widens<input, T>)
+  else if constexpr (!std::is_const_v<T> && is_or_widens<input, T>)
     rotate_and_round<Layout, inverse>(x, out, table, source, threads);
 }
 /// Throws unless q and k have the same batch and tokens.
@@ -14205,13 +14215,15 @@ void rotate_both_checked(const char* function, const head_view<Q>& q, const head
   const auto source = position_source(positions, q.tokens);
   check_both<Layout>(function, q, k, table, source);
   if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
-  const rotation_plan<Layout, inverse, Q, S, true> queries(q, q, table, back);
-  const rotation_plan<Layout, inverse, K, S, true> keys(k, k, table, back);
-  if (queries.tokens() == 1) {
-    queries.rotate_one(source(0, 0));
-    return keys.rotate_one(source(0, 0));
+  if constexpr (!std::is_const_v<Q> && !std::is_const_v<K>) {  // otherwise the caller has rejected the types
+    const rotation_plan<Layout, inverse, Q, S, true> queries(q, q, table, back);
+    const rotation_plan<Layout, inverse, K, S, true> keys(k, k, table, back);
+    if (queries.tokens() == 1) {
+      queries.rotate_one(source(0, 0));
+      return keys.rotate_one(source(0, 0));
+    }
+    run_plans(threads, queries.block(), plan_at{queries, source}, plan_at{keys, source});
   }
-  run_plans(threads, queries.block(), plan_at{queries, source}, plan_at{keys, source});
 }
 }  // namespace detail
 /// Rotates every pair of channels of `x` in place, by the angle of its token's position.
@@ -14251,8 +14263,7 @@ template <class Layout = detail::unnamed_layout, class T, rotation_table Table, 
 void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("rotate", "x", T);
-  if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, false, true, T>("rotate", x, x, detail::placed(table), positions, threads);
+  detail::rotate_checked<Layout, false, true, T>("rotate", x, x, detail::placed(table), positions, threads);
 }
 /// Rotates queries and keys, both in place, in one pass over the table. The bits are those of two calls. q
 /// and k may have different channel types.
@@ -14269,8 +14280,7 @@ void rotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positio
             const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_BOTH_IN_PLACE("rotate", Q, K);
-  if constexpr (!std::is_const_v<Q> && !std::is_const_v<K>)
-    detail::rotate_both_checked<Layout, false>("rotate", q, k, detail::placed(table), positions, threads);
+  detail::rotate_both_checked<Layout, false>("rotate", q, k, detail::placed(table), positions, threads);
 }
 /// Writes the rotated `x` to `out`. Channels that are not rotated are copied. Float x may be written to half
 /// or bfloat16 out: every channel is computed in float and rounded once.
@@ -14288,9 +14298,8 @@ void rotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& po
   ROPE_DETAIL_CHECK_ROTATION("rotate_to", Layout, P, Threads);
   ROPE_DETAIL_CHECK_WRITABLE("rotate_to", "out", T);
   ROPE_DETAIL_CHECK_ROUNDED("rotate_to", X, T);
-  if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, false, false, const X>("rotate_to", x, out, detail::placed(table),
-                                                          positions, threads);
+  detail::rotate_checked<Layout, false, false, const X>("rotate_to", x, out, detail::placed(table), positions,
+                                                        threads);
 }
 /// Inverse of `rotate`, in place: rotates every pair by the opposite angle and divides by attention_factor.
 ///
@@ -14307,9 +14316,7 @@ template <class Layout = detail::unnamed_layout, class T, rotation_table Table, 
 void unrotate(head_view<T> x, const Table& table, const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("unrotate", "x", T);
-  if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, true, T>("unrotate", x, x, detail::placed(table), positions,
-                                                  threads);
+  detail::rotate_checked<Layout, true, true, T>("unrotate", x, x, detail::placed(table), positions, threads);
 }
 /// Inverse of `rotate` for queries and keys, both in place, in one pass over the table.
 ///
@@ -14320,8 +14327,7 @@ void unrotate(head_view<Q> q, head_view<K> k, const Table& table, const P& posit
               const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_BOTH_IN_PLACE("unrotate", Q, K);
-  if constexpr (!std::is_const_v<Q> && !std::is_const_v<K>)
-    detail::rotate_both_checked<Layout, true>("unrotate", q, k, detail::placed(table), positions, threads);
+  detail::rotate_both_checked<Layout, true>("unrotate", q, k, detail::placed(table), positions, threads);
 }
 /// Writes the inverse rotation of `x` to `out`. Channels that are not rotated are copied.
 ///
@@ -14335,9 +14341,8 @@ void unrotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& 
   ROPE_DETAIL_CHECK_ROTATION("unrotate_to", Layout, P, Threads);
   ROPE_DETAIL_CHECK_WRITABLE("unrotate_to", "out", T);
   ROPE_DETAIL_CHECK_ROUNDED("unrotate_to", X, T);
-  if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, false, const X>("unrotate_to", x, out, detail::placed(table),
-                                                         positions, threads);
+  detail::rotate_checked<Layout, true, false, const X>("unrotate_to", x, out, detail::placed(table),
+                                                       positions, threads);
 }
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_to, 2);

@@ -700,7 +700,7 @@ class moved_index {
 #define ROPE_BASE_TENSOR_SHAPE_HPP
 #include <array>
 /// Rank, extents, strides and memory order of Eigen::Tensor, TensorMap and std::mdspan, without including
-/// their headers.
+/// their headers. Dense objects of Eigen in memory.
 namespace rope::inline ROPE_ABI::detail {
 template <class X, int rank>
 concept tensor = requires(X& x) {
@@ -709,6 +709,14 @@ concept tensor = requires(X& x) {
   requires int(std::remove_cvref_t<X>::NumIndices) == rank;
   { int(std::remove_cvref_t<X>::Layout) } -> std::same_as<int>;
 };
+template <class X>
+concept dense_in_memory = requires(X& x) {
+  x.data();
+  requires bool(unsigned(std::remove_cvref_t<X>::Flags) & Eigen::DirectAccessBit);
+  requires int(std::remove_cvref_t<X>::InnerStrideAtCompileTime) == 1;
+};
+template <class X>
+concept vector_in_memory = dense_in_memory<X> && bool(std::remove_cvref_t<X>::IsVectorAtCompileTime);
 template <class X>
 inline constexpr bool is_row_major_tensor = int(X::Layout) == int(Eigen::RowMajor);
 template <class X, int rank>
@@ -2364,8 +2372,7 @@ EIGEN_DONT_INLINE inline void check_large_extents(const char* name, const char* 
     throw_length(name, what, " must not exceed the address space, got ", shape_text({a, b, c, d}));
 }
 template <class T>
-void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d,
-                   const char* what = "extents") {
+void check_extents(const char* name, Index a, Index b, Index c, Index d, const char* what = "extents") {
   if (!are_small(a, b, c, d)) check_large_extents(name, what, a, b, c, d, Index(sizeof(T)));
 }
 template <class T>
@@ -2375,10 +2382,10 @@ constexpr void check_channel() {
       "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16; std::int8_t needs "
       "scales, bshd(data, scales, batch, tokens, heads, head_dim)");
 }
-template <class T>  // without the pointer: GCC warns of memory that is not initialised yet
+template <class T>
 void check_row_major(const char* name, Index a, Index b, Index c, Index d) {
   check_channel<T>();
-  check_extents(name, static_cast<const T*>(nullptr), a, b, c, d);
+  check_extents<T>(name, a, b, c, d);
 }
 }  // namespace detail
 /// [batch, tokens, heads, head_dim], row-major and contiguous: the usual activation order of a transformer.
@@ -2469,16 +2476,8 @@ template <class X>
 concept dense = requires(const std::remove_cvref_t<X>& x) {
   dense_of(x);
 };
-template <class X>
-concept dense_in_memory = requires(X& x) {
-  x.data();
-  requires bool(unsigned(std::remove_cvref_t<X>::Flags) & Eigen::DirectAccessBit);
-  requires int(std::remove_cvref_t<X>::InnerStrideAtCompileTime) == 1;
-};
 template <class X, bool row_major>
 concept matrix_in_memory = dense_in_memory<X> && bool(std::remove_cvref_t<X>::IsRowMajor) == row_major;
-template <class X>
-concept vector_in_memory = dense_in_memory<X> && bool(std::remove_cvref_t<X>::IsVectorAtCompileTime);
 template <bool row_major, class Matrix>
 auto view_of_matrix(const char* name, Matrix& m, Index batch, Index heads) {
   if constexpr (!matrix_in_memory<Matrix, row_major>) {
@@ -3797,7 +3796,7 @@ constexpr bool misplaces_table() {
 namespace rope::inline ROPE_ABI::detail {
 template <class T>
 void check_extents(const char* function, const head_view<T>& x) {
-  check_extents(function, x.data, x.batch, x.tokens, x.heads, x.head_dim, "the extents of a view");
+  check_extents<T>(function, x.batch, x.tokens, x.heads, x.head_dim, "the extents of a view");
   if constexpr (is_quantized<std::remove_const_t<T>>)
     if (x.scales.batch != x.batch || x.scales.tokens != x.tokens || x.scales.heads != x.heads ||
         x.scales.head_dim != 1)
@@ -5240,7 +5239,7 @@ void rotate_checked(const char* function, const head_view<X>& x, const head_view
   using input = std::remove_const_t<X>;
   if constexpr (std::is_same_v<input, T>)
     rotate_into<Layout, inverse, in_place>(x, out, table, source, threads, back);
-  else if constexpr (is_or_widens<input, T>)
+  else if constexpr (!std::is_const_v<T> && is_or_widens<input, T>)
     rotate_and_round<Layout, inverse>(x, out, table, source, threads);
 }
 template <class Q, class K>
@@ -5271,13 +5270,15 @@ void rotate_both_checked(const char* function, const head_view<Q>& q, const head
   const auto source = position_source(positions, q.tokens);
   check_both<Layout>(function, q, k, table, source);
   if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
-  const rotation_plan<Layout, inverse, Q, S, true> queries(q, q, table, back);
-  const rotation_plan<Layout, inverse, K, S, true> keys(k, k, table, back);
-  if (queries.tokens() == 1) {
-    queries.rotate_one(source(0, 0));
-    return keys.rotate_one(source(0, 0));
+  if constexpr (!std::is_const_v<Q> && !std::is_const_v<K>) {  // otherwise the caller has rejected the types
+    const rotation_plan<Layout, inverse, Q, S, true> queries(q, q, table, back);
+    const rotation_plan<Layout, inverse, K, S, true> keys(k, k, table, back);
+    if (queries.tokens() == 1) {
+      queries.rotate_one(source(0, 0));
+      return keys.rotate_one(source(0, 0));
+    }
+    run_plans(threads, queries.block(), plan_at{queries, source}, plan_at{keys, source});
   }
-  run_plans(threads, queries.block(), plan_at{queries, source}, plan_at{keys, source});
 }
 }  // namespace detail
 /// Rotates every pair of channels of `x` in place, by the angle of its token's position.
@@ -5317,8 +5318,7 @@ template <class Layout = detail::unnamed_layout, class T, rotation_table Table, 
 void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("rotate", "x", T);
-  if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, false, true, T>("rotate", x, x, detail::placed(table), positions, threads);
+  detail::rotate_checked<Layout, false, true, T>("rotate", x, x, detail::placed(table), positions, threads);
 }
 /// Rotates queries and keys, both in place, in one pass over the table. The bits are those of two calls. q
 /// and k may have different channel types.
@@ -5335,8 +5335,7 @@ void rotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positio
             const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_BOTH_IN_PLACE("rotate", Q, K);
-  if constexpr (!std::is_const_v<Q> && !std::is_const_v<K>)
-    detail::rotate_both_checked<Layout, false>("rotate", q, k, detail::placed(table), positions, threads);
+  detail::rotate_both_checked<Layout, false>("rotate", q, k, detail::placed(table), positions, threads);
 }
 /// Writes the rotated `x` to `out`. Channels that are not rotated are copied. Float x may be written to half
 /// or bfloat16 out: every channel is computed in float and rounded once.
@@ -5354,9 +5353,8 @@ void rotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& po
   ROPE_DETAIL_CHECK_ROTATION("rotate_to", Layout, P, Threads);
   ROPE_DETAIL_CHECK_WRITABLE("rotate_to", "out", T);
   ROPE_DETAIL_CHECK_ROUNDED("rotate_to", X, T);
-  if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, false, false, const X>("rotate_to", x, out, detail::placed(table),
-                                                          positions, threads);
+  detail::rotate_checked<Layout, false, false, const X>("rotate_to", x, out, detail::placed(table), positions,
+                                                        threads);
 }
 /// Inverse of `rotate`, in place: rotates every pair by the opposite angle and divides by attention_factor.
 ///
@@ -5373,9 +5371,7 @@ template <class Layout = detail::unnamed_layout, class T, rotation_table Table, 
 void unrotate(head_view<T> x, const Table& table, const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("unrotate", "x", T);
-  if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, true, T>("unrotate", x, x, detail::placed(table), positions,
-                                                  threads);
+  detail::rotate_checked<Layout, true, true, T>("unrotate", x, x, detail::placed(table), positions, threads);
 }
 /// Inverse of `rotate` for queries and keys, both in place, in one pass over the table.
 ///
@@ -5386,8 +5382,7 @@ void unrotate(head_view<Q> q, head_view<K> k, const Table& table, const P& posit
               const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_BOTH_IN_PLACE("unrotate", Q, K);
-  if constexpr (!std::is_const_v<Q> && !std::is_const_v<K>)
-    detail::rotate_both_checked<Layout, true>("unrotate", q, k, detail::placed(table), positions, threads);
+  detail::rotate_both_checked<Layout, true>("unrotate", q, k, detail::placed(table), positions, threads);
 }
 /// Writes the inverse rotation of `x` to `out`. Channels that are not rotated are copied.
 ///
@@ -5401,9 +5396,8 @@ void unrotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& 
   ROPE_DETAIL_CHECK_ROTATION("unrotate_to", Layout, P, Threads);
   ROPE_DETAIL_CHECK_WRITABLE("unrotate_to", "out", T);
   ROPE_DETAIL_CHECK_ROUNDED("unrotate_to", X, T);
-  if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, false, const X>("unrotate_to", x, out, detail::placed(table),
-                                                         positions, threads);
+  detail::rotate_checked<Layout, true, false, const X>("unrotate_to", x, out, detail::placed(table),
+                                                       positions, threads);
 }
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_to, 2);
@@ -5438,10 +5432,8 @@ void rotate_gradient(head_view<T> gradient, const Table& table, const P& positio
                      const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate_gradient", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("rotate_gradient", "gradient", T);
-  if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, true, T>("rotate_gradient", gradient, gradient,
-                                                  detail::placed(table), positions, threads,
-                                                  detail::reverse_rotation::transpose);
+  detail::rotate_checked<Layout, true, true, T>("rotate_gradient", gradient, gradient, detail::placed(table),
+                                                positions, threads, detail::reverse_rotation::transpose);
 }
 /// The gradients with respect to queries and keys, both in place, in one pass over the table.
 ///
@@ -5452,9 +5444,8 @@ void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const Table& table, con
                      const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate_gradient", Layout, P, Threads);
   ROPE_DETAIL_CHECK_BOTH_IN_PLACE("rotate_gradient", Q, K);
-  if constexpr (!std::is_const_v<Q> && !std::is_const_v<K>)
-    detail::rotate_both_checked<Layout, true>("rotate_gradient", d_q, d_k, detail::placed(table), positions,
-                                              threads, detail::reverse_rotation::transpose);
+  detail::rotate_both_checked<Layout, true>("rotate_gradient", d_q, d_k, detail::placed(table), positions,
+                                            threads, detail::reverse_rotation::transpose);
 }
 /// Writes the gradient with respect to the heads to `d_x`. Channels that are not rotated are copied.
 ///
@@ -5467,10 +5458,9 @@ void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const Table& table, 
   ROPE_DETAIL_CHECK_ROTATION("rotate_gradient_to", Layout, P, Threads);
   ROPE_DETAIL_CHECK_WRITABLE("rotate_gradient_to", "d_x", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("rotate_gradient_to", "d_y and d_x", G, T);
-  if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<G>, T>)
-    detail::rotate_checked<Layout, true, false, const T>("rotate_gradient_to", d_y, d_x,
-                                                         detail::placed(table), positions, threads,
-                                                         detail::reverse_rotation::transpose);
+  detail::rotate_checked<Layout, true, false, const G>("rotate_gradient_to", d_y, d_x, detail::placed(table),
+                                                       positions, threads,
+                                                       detail::reverse_rotation::transpose);
 }
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient_to, 2);

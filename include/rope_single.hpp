@@ -249,11 +249,11 @@ static_assert(sizeof(Index) == static_cast<std::size_t>(bytes_of::ROPE_DETAIL_IN
 #define ROPE_ATTENTION_DETAIL_VISIBILITY_HPP
 #include <cmath>
 #include <limits>
-#include <span>
 
 #ifndef ROPE_ATTENTION_OPTIONS_HPP
 #define ROPE_ATTENTION_OPTIONS_HPP
 #include <array>
+#include <span>
 
 #ifndef ROPE_ATTENTION_SCORE_VIEW_HPP
 #define ROPE_ATTENTION_SCORE_VIEW_HPP
@@ -693,7 +693,7 @@ class moved_index {
 #ifndef ROPE_BASE_TENSOR_SHAPE_HPP
 #define ROPE_BASE_TENSOR_SHAPE_HPP
 /// Rank, extents, strides and memory order of Eigen::Tensor, TensorMap and std::mdspan, without including
-/// their headers.
+/// their headers. Dense objects of Eigen in memory.
 namespace rope::inline ROPE_ABI::detail {
 /// A contiguous tensor of this rank.
 template <class X, int rank>
@@ -703,6 +703,16 @@ concept tensor = requires(X& x) {
   requires int(std::remove_cvref_t<X>::NumIndices) == rank;
   { int(std::remove_cvref_t<X>::Layout) } -> std::same_as<int>;
 };
+/// An Eigen object in memory with an inner stride of 1. A row vector is row-major, a column vector
+/// column-major.
+template <class X>
+concept dense_in_memory = requires(X& x) {
+  x.data();
+  requires bool(unsigned(std::remove_cvref_t<X>::Flags) & Eigen::DirectAccessBit);
+  requires int(std::remove_cvref_t<X>::InnerStrideAtCompileTime) == 1;
+};
+template <class X>
+concept vector_in_memory = dense_in_memory<X> && bool(std::remove_cvref_t<X>::IsVectorAtCompileTime);
 template <class X>
 inline constexpr bool is_row_major_tensor = int(X::Layout) == int(Eigen::RowMajor);
 /// An mdspan of this rank, of the standard library or of its reference implementation: numbers in memory at
@@ -1122,14 +1132,13 @@ EIGEN_DONT_INLINE inline void check_large_extents(const char* name, const char* 
   if (!extents_fit(a, b, c, d, bytes))
     throw_length(name, what, " must not exceed the address space, got ", shape_text({a, b, c, d}));
 }
-/// Throws if an extent is negative or the elements exceed the address space.
+/// Throws if an extent is negative or the elements of type T exceed the address space.
 ///
 /// \param what  the name of the extents in messages
 ///
 /// Throws:  std::invalid_argument, std::length_error
 template <class T>
-void check_extents(const char* name, const T* /*data*/, Index a, Index b, Index c, Index d,
-                   const char* what = "extents") {
+void check_extents(const char* name, Index a, Index b, Index c, Index d, const char* what = "extents") {
   if (!are_small(a, b, c, d)) check_large_extents(name, what, a, b, c, d, Index(sizeof(T)));
 }
 /// Rejects int8 without scales.
@@ -1140,10 +1149,10 @@ constexpr void check_channel() {
       "head_view: a channel type is float, double, Eigen::half or Eigen::bfloat16; std::int8_t needs "
       "scales, bshd(data, scales, batch, tokens, heads, head_dim)");
 }
-template <class T>  // without the pointer: GCC warns of memory that is not initialised yet
+template <class T>
 void check_row_major(const char* name, Index a, Index b, Index c, Index d) {
   check_channel<T>();
-  check_extents(name, static_cast<const T*>(nullptr), a, b, c, d);
+  check_extents<T>(name, a, b, c, d);
 }
 }  // namespace detail
 /// [batch, tokens, heads, head_dim], row-major and contiguous: the usual activation order of a transformer.
@@ -1241,18 +1250,8 @@ template <class X>
 concept dense = requires(const std::remove_cvref_t<X>& x) {
   dense_of(x);
 };
-/// A dense object in memory with an inner stride of 1. A row vector is row-major, a column vector
-/// column-major.
-template <class X>
-concept dense_in_memory = requires(X& x) {
-  x.data();
-  requires bool(unsigned(std::remove_cvref_t<X>::Flags) & Eigen::DirectAccessBit);
-  requires int(std::remove_cvref_t<X>::InnerStrideAtCompileTime) == 1;
-};
 template <class X, bool row_major>
 concept matrix_in_memory = dense_in_memory<X> && bool(std::remove_cvref_t<X>::IsRowMajor) == row_major;
-template <class X>
-concept vector_in_memory = dense_in_memory<X> && bool(std::remove_cvref_t<X>::IsVectorAtCompileTime);
 /// The view of a row-major matrix [batch * tokens, heads * head_dim], or of the transpose of one. An empty
 /// view if the storage order is another one, which the caller rejects at compile time.
 template <bool row_major, class Matrix>
@@ -1539,7 +1538,7 @@ auto score_matrix(const X& x ROPE_DETAIL_LIFETIMEBOUND, Index batch, Index heads
 /// are constexpr, and compilers instantiate constexpr functions wherever they are named, even in an unused
 /// template. The templates here are instantiated only if they are called.
 ///
-/// Lists of integers of any type.
+/// Lists of integers of any type, and spans of numbers.
 namespace rope::inline ROPE_ABI::detail {
 /// Whether an element of the list equals x.
 template <class T, class X>
@@ -1567,6 +1566,17 @@ template <class T>
 std::span<T> part_of(std::span<T> list, Index first, Index count) {
   return list.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
 }
+/// A span of numbers that are read. An Eigen vector converts to it as a std::vector does.
+template <class T>
+class number_span : public std::span<const T> {
+  using base = std::span<const T>;
+ public:
+  using base::base;
+  number_span(base list) : base(list) {}
+  template <vector_in_memory X>
+  requires std::is_same_v<typename X::Scalar, T> number_span(const X& x ROPE_DETAIL_LIFETIMEBOUND)
+      : base(x.data(), static_cast<std::size_t>(x.size())) {}
+};
 /// A vector of integers of any type in memory, each read as std::int64_t. The type of the list does not
 /// depend on the type of the integers, so code that reads a list is compiled once.
 ///
@@ -2359,7 +2369,7 @@ struct attention_options {
   Index sinks = 0;
   /// [q.heads] or empty: one learned logit per query head. The logit takes part in every softmax of its head,
   /// with a value of zero. Source: gpt-oss, `sinks`, arXiv:2508.10925.
-  std::span<const float> sink_logits = {};
+  detail::number_span<float> sink_logits = {};
   /// Added to the scaled and capped score (ALiBi, relative biases). An entry below -1e30, such as -infinity
   /// or the most negative float, hides the key. A bias that depends only on the distance j - i needs no
   /// matrix: store the numbers for distances 1 - n .. n - 1 per head, let `zero` point to the number for
@@ -6973,7 +6983,7 @@ namespace rope::inline ROPE_ABI::detail {
 /// if the view exceeds the address space.
 template <class T>
 void check_extents(const char* function, const head_view<T>& x) {
-  check_extents(function, x.data, x.batch, x.tokens, x.heads, x.head_dim, "the extents of a view");
+  check_extents<T>(function, x.batch, x.tokens, x.heads, x.head_dim, "the extents of a view");
   if constexpr (is_quantized<std::remove_const_t<T>>)
     if (x.scales.batch != x.batch || x.scales.tokens != x.tokens || x.scales.heads != x.heads ||
         x.scales.head_dim != 1)
@@ -7978,11 +7988,14 @@ struct attention_call {
   Rotation rotation;
   Index group() const { return k.heads == 0 ? 1 : q.heads / k.heads; }
 };
-/// Checks the tables against the heads and the positions of a call. Positions of queries without a visible
-/// key need not be in the table, because no rotation of these queries is used.
+/// Checks the tables against the heads and the positions of a call, and returns how queries and keys are
+/// rotated. Positions of queries without a visible key need not be in the table, because no rotation of these
+/// queries is used.
 template <class Layout, class T, class C, class S>
-void check_rotations(const char* function, const head_view<const T>& q, const head_view<const C>& k,
-                     const query_key_tables<S>& tables, const visibility& rules) {
+read_rotation<T> checked_rotation(const char* function, const head_view<const T>& q,
+                                  const head_view<const C>& k,
+                                  const query_key_tables<S>& tables ROPE_DETAIL_LIFETIMEBOUND,
+                                  const visibility& rules) {
   const attention_options& options = rules.options();
   check_unrotated(function, options);
   const char* const advice = "give query_positions and key_positions, b * tokens + t for token t of row b";
@@ -7993,6 +8006,7 @@ void check_rotations(const char* function, const head_view<const T>& q, const he
   check_rotation<Layout>(function, q, tables.queries(), known_range{rules.query_position_range()});
   check_rotation<Layout>(function, k.batch, k.tokens, k.head_dim, tables.keys(),
                          known_range{rules.key_position_range()});
+  return {std::type_identity<Layout>{}, tables};
 }
 /// The tables of queries and keys. Rejects xPos tables if the options are not causal, or have key_ranges,
 /// which replace the causal rule. xPos multiplies the score of a key after its query by a factor that grows
@@ -8114,6 +8128,11 @@ row_block<Storage> read_keys(const attention_call<T, Rotation, C>& call, const t
 template <class T, class Rotation, class C>
 row_block<T> query_rows(const attention_call<T, Rotation, C>& call, Index b, Index i, Index head, Index heads,
                         const row_buffers<T>& buffers) {
+  // The tokens of a head may be far apart in memory. Processors prefetch only what is near the last read.
+  constexpr Index ahead = 4;
+  for (Index g = 0; g < heads && i + ahead < call.q.tokens; ++g)
+    for (Index d = 0; d < call.q.head_dim; d += 64 / Index(sizeof(T)))
+      prefetch_after(call.q.at(b, i + ahead, head + g), static_cast<std::uintptr_t>(d * Index(sizeof(T))));
   const head_view<const T> rows = {call.q.at(b, i, head), 1, 1, heads,
                                    call.q.head_dim,       0, 0, call.q.head_stride};
   if constexpr (Rotation::rotates)
@@ -8141,22 +8160,6 @@ void pack_scaled(const T* row, Index channels, arithmetic<T> factor, arithmetic<
     if ((std::abs)(factor) > A(1))  // otherwise products of finite numbers are finite
       for (d = 0; d < here; ++d)
         if (is_finite(static_cast<double>(from[d]))) to[d] = saturated(to[d]);
-  }
-}
-/// Packs the rows of query_rows times `factor`. The arguments `to` and `panel_stride` of pack_scaled are
-/// place(g) for query head `head` + g.
-template <class T, class Rotation, class C>
-void read_queries(const attention_call<T, Rotation, C>& call, Index b, Index i, Index head, Index heads,
-                  arithmetic<T> factor, const row_buffers<T>& buffers, const auto& place) {
-  const row_block<T> rows = query_rows(call, b, i, head, heads, buffers);
-  // The tokens of a head may be far apart in memory. Processors prefetch only what is near the last read.
-  constexpr Index ahead = 4;
-  for (Index g = 0; g < heads && i + ahead < call.q.tokens; ++g)
-    for (Index d = 0; d < call.q.head_dim; d += 64 / Index(sizeof(T)))
-      prefetch_after(call.q.at(b, i + ahead, head + g), static_cast<std::uintptr_t>(d * Index(sizeof(T))));
-  for (Index g = 0; g < heads; ++g) {
-    const auto [to, panel_stride] = place(g);
-    pack_scaled(rows.at(g), call.q.head_dim, factor, to, panel_stride);
   }
 }
 }  // namespace rope::inline ROPE_ABI::detail
@@ -8270,6 +8273,19 @@ EIGEN_ALWAYS_INLINE void prefetch_batch(stream_ahead& ahead, repeated_prefetch& 
       prefetch_line<1>(again.address + static_cast<std::uintptr_t>(token * again.stride + byte));
   again.advance(tokens);
 }
+/// Prefetches one cache line per row: the next lines in memory order from `next` on, and the second time the
+/// line at `again` and those at the same channels of the following `rows`, unless `again` is 0. Advances both
+/// addresses.
+template <class X, std::size_t... n>
+EIGEN_ALWAYS_INLINE void prefetch_lines(std::uintptr_t& next, std::uintptr_t& again, const row_block<X>& rows,
+                                        std::index_sequence<n...>) {
+  (prefetch_line<2>(next + n * line_bytes), ...);
+  next += sizeof...(n) * line_bytes;
+  if (again == 0) return;
+  (prefetch_line<1>(again + static_cast<std::uintptr_t>(std::ptrdiff_t{sizeof(X)} * Index(n) * rows.stride)),
+   ...);
+  again += line_bytes;
+}
 /// Prefetches `bytes` from channel c on of each of `tokens` rows anywhere in memory.
 template <Index bytes, class X>
 EIGEN_ALWAYS_INLINE void prefetch_rows(const X* const* rows, Index tokens, Index c) {
@@ -8374,14 +8390,7 @@ EIGEN_DONT_INLINE Index score_blocks(const A* queries, Index query_stride, Rows 
       if constexpr (are_listed_rows<Rows>) {
         prefetch_rows<line_bytes>(keys.next, block, d);
       } else if (prefetches) {
-        (prefetch_line<2>(next + n * line_bytes), ...);
-        next += block * line_bytes;
-        if (repeated != 0) {
-          (prefetch_line<1>(repeated +
-                            static_cast<std::uintptr_t>(std::ptrdiff_t{sizeof(K)} * Index(n) * keys.stride)),
-           ...);
-          repeated += line_bytes;
-        }
+        prefetch_lines(next, repeated, keys, each_key);
       }
       for (const Index last = line == L ? d + L : (std::min)(d + line, whole); d < last; d += L)
         score_packet(queries + d, query_stride, keys.from_channel(d), sums, each_row, each_key);
@@ -8611,13 +8620,11 @@ class decode_batches {
                                : panel_shape<float>::tile),
         run_((std::min)(tokens_, k.run_from(0))),
         again_(repeats_before(heads_per_pass_, run_)) {
-    struct copied_tokens {};
-    struct addresses {};
     if (!k.is_listed()) return;
     // Far enough ahead for memory, and near enough to stay in an L1 cache of 32 KiB.
     listed_ahead_ = even_tokens_in(3 << 12, bytes_of(k, v));
-    copies_ = workspace<copied_tokens, C>(tokens_ * (std::max)(k.head_dim, v.head_dim));
-    rows_ = workspace<addresses, const C*>(2 * (tokens_ + listed_ahead_));
+    copies_ = workspace<struct copied_tokens, C>(tokens_ * (std::max)(k.head_dim, v.head_dim));
+    rows_ = workspace<struct addresses, const C*>(2 * (tokens_ + listed_ahead_));
     rows_of_next_ = rows_ + tokens_ + listed_ahead_;
   }
   /// The number of heads that are processed alternately, one batch each: all heads, or 1.
@@ -8787,16 +8794,16 @@ struct weighted_rows {
   Index channels;
   A* sums;                // [rows, channels]
   softmax_rows<A> state;  // [rows]
-  /// In scratch memory of the calling thread. `sums` ends where `state.maximum` begins, as prefill_block
-  /// assumes.
-  template <class User>
-  static weighted_rows in_scratch(Index rows, Index channels) {
-    weighted_rows all = {channels, nullptr, {}};
-    place_arrays<User, A>({{&all.sums, rows * channels}, {&all.state.maximum, rows}, {&all.state.sum, rows}});
-    return all;
-  }
   weighted_rows from(Index row) const { return {channels, sums + row * channels, state.from(row)}; }
 };
+/// Weighted sums in scratch memory of the calling thread. `sums` ends where `state.maximum` begins, as
+/// prefill_block assumes.
+template <class User, class A>
+weighted_rows<A> rows_in_scratch(Index rows, Index channels) {
+  weighted_rows<A> all = {channels, nullptr, {}};
+  place_arrays<User, A>({{&all.sums, rows * channels}, {&all.state.maximum, rows}, {&all.state.sum, rows}});
+  return all;
+}
 /// Joins two softmaxes of one row, over different keys. The result replaces `total`. `part` must have a
 /// visible key. Returns the factors by which the weighted sums of `total` and of `part` must be multiplied.
 /// With the indices t for total and p for part:
@@ -9120,9 +9127,11 @@ class decode_operands {
   void pack_queries(Index kv, Index t, double factor) {
     const rows_of_head rows = of_.rows_at(t, call_.group());
     if (rows.count == 0) return;
-    read_queries(call_, of_.b, t, of_.head_of(kv, t, rows.first, call_.group()), rows.count,
-                 static_cast<A>(factor), buffers_,
-                 [&](Index g) { return std::pair(query(kv, rows.first + g), Index{shape::width}); });
+    const row_block<T> heads =
+        query_rows(call_, of_.b, t, of_.head_of(kv, t, rows.first, call_.group()), rows.count, buffers_);
+    for (Index g = 0; g < rows.count; ++g)
+      pack_scaled(heads.at(g), call_.q.head_dim, static_cast<A>(factor), query(kv, rows.first + g),
+                  shape::width);
   }
   /// Packs zeros for token t, which has no visible key.
   void clear_queries(Index kv, Index t) {
@@ -9145,9 +9154,13 @@ class decode_operands {
                              prefetches && r == 0);
     });
   }
+  /// Whether listed keys are copied before they are multiplied. Many rows read a copy faster. For few rows
+  /// the copy takes longer than it saves.
+  static bool copies_lists(const call_type& call, Index rows) {
+    return call.rotation.is_given() || rows > shape::rows;
+  }
   /// Computes scores [rows, tile] of run i of a batch. The first group of rows reads the keys from memory,
-  /// the other groups from a cache. For many rows listed keys are copied first, because the rows read a copy
-  /// faster. For few rows the copy takes longer than it saves.
+  /// the other groups from a cache.
   void score(key_runs<C>& keys, Index i, A* scores) {
     const Index kv = keys.head, first = keys.run[i].first, count = keys.run[i].last - first;
     const auto score_with = [&](const auto& rows) {
@@ -9155,7 +9168,7 @@ class decode_operands {
     };
     if (widens_once())
       score_with(read_keys<wide_type<key_type>>(call_, keys.tokens(i), buffers_));
-    else if (call_.rotation.is_given() || of_.rows > shape::rows || !reads_list<key_type>(keys, score_with))
+    else if (copies_lists(call_, of_.rows) || !reads_list<key_type>(keys, score_with))
       score_with(read_keys<key_type>(call_, keys.tokens(i), buffers_));
   }
   /// Prepares the weights of a strip for add_values.
@@ -9295,8 +9308,7 @@ struct decode_results {
   weighted_rows<A> all;  // [places, rows]
   /// Allocates in scratch memory of the calling thread.
   decode_results(Index places, Index rows_of_place, Index channels)
-      : rows(rows_of_place),
-        all(weighted_rows<A>::template in_scratch<struct decode_sums>(places * rows_of_place, channels)) {}
+      : rows(rows_of_place), all(rows_in_scratch<struct decode_sums, A>(places * rows_of_place, channels)) {}
   weighted_rows<A> of(Index place, Index row) const { return all.from(place * rows + row); }
   /// Copies the results of rows [row, row + count) to where merge_splits reads them. A thread computes in its
   /// own memory: if the results of several threads were adjacent, one core would prefetch cache lines that
@@ -9328,11 +9340,10 @@ class decode_split {
         part_(part),
         of_(part.queries),
         factors_(call.rules),
-        batches_(call.k, call.v, of_.b, of_.heads, of_.rows, copies_lists(call, of_.rows)),
+        batches_(call.k, call.v, of_.b, of_.heads, of_.rows, Operands::copies_lists(call, of_.rows)),
         scores_(workspace<struct decode_scores, A>(of_.rows * of_.heads * shape::tile)),
         tile_sums_(workspace<struct decode_tile_sums, sum_type>(of_.rows * of_.heads * call.v.head_dim)),
-        all_(weighted_rows<A>::template in_scratch<struct decode_split_sums>(of_.rows * of_.heads,
-                                                                             call.v.head_dim)),
+        all_(rows_in_scratch<struct decode_split_sums, A>(of_.rows * of_.heads, call.v.head_dim)),
         operands_(call, of_),
         careful_(workspace<struct decode_care, char>(of_.heads * strips())) {}
   void run() {
@@ -9359,11 +9370,6 @@ class decode_split {
       results_.set(part_.place, kv * call_.q.tokens * call_.group() + of_.first_row, of_.rows, rows_of(kv));
   }
  private:
-  /// Whether listed keys are copied before they are multiplied, see decode_operands::score.
-  static bool copies_lists(const call_type& call, Index rows) {
-    return call.rotation.is_given() || rows > shape::rows ||
-           call.rules.options().products != product_precision::full;
-  }
   /// All queries of key heads [kv, kv + heads).
   query_block queries_of(Index kv, Index heads = 1) const {
     return {of_.b, kv, kv * call_.group(), heads * call_.group(), 0, call_.q.tokens};
@@ -9397,36 +9403,38 @@ class decode_split {
   /// \param after  the keys to read after this tile
   void attend_tile(const block_keys& keys, Index head, Index heads, const key_place& after) {
     const Index begin = keys.begin_of_tile();
-    const tile_range hull = keys.hull();
-    for (Index j = hull.first; j < hull.last;) {
-      key_runs<C> batch = batches_.batch_from(call_.k, head, begin, j, hull);
-      j = batch.last();
-      const token_source<C>& x = j == hull.last ? call_.v : call_.k;
-      const key_place place = {head, begin + (j == hull.last ? hull.first : j), begin + hull.last};
-      batches_.prefetch_next(batch, x, place);
-      for (Index kv = head; kv < head + heads; ++kv) {
-        batches_.go_to(batch, call_.k, head, kv - head);
-        for (Index i = 0; i < batch.count; ++i) operands_.score(batch, i, scores_of(kv));
-      }
-    }
+    const key_place here = {head, begin + keys.hull().first, begin + keys.hull().last};
+    for_each_batch(keys, call_.k, head, heads, call_.v, here, [&](key_runs<C>& batch, Index kv) {
+      for (Index i = 0; i < batch.count; ++i) operands_.score(batch, i, scores_of(kv));
+    });
     for (Index kv = head; kv < head + heads; ++kv) find_weights(keys, kv);
-    for (Index j = hull.first; j < hull.last;) {
-      key_runs<C> batch = batches_.batch_from(call_.v, head, begin, j, hull);
-      j = batch.last();
-      const token_source<C>& x = j == hull.last ? call_.k : call_.v;
-      const key_place place = j == hull.last ? after : key_place{head, begin + j, begin + hull.last};
-      batches_.prefetch_next(batch, x, place);
-      for (Index kv = head; kv < head + heads; ++kv) {
-        batches_.go_to(batch, call_.v, head, kv - head);
-        for (Index strip = 0; strip < strips(); ++strip)  // the first one prefetches
-          if (!careful(kv, strip))
-            operands_.add_values(batch, rows_in(strip), scores_of(kv, strip), tile_sums_of(kv, strip),
-                                 strip == 0);
-      }
-    }
+    for_each_batch(keys, call_.v, head, heads, call_.k, after, [&](key_runs<C>& batch, Index kv) {
+      for (Index strip = 0; strip < strips(); ++strip)  // the first one prefetches
+        if (!careful(kv, strip))
+          operands_.add_values(batch, rows_in(strip), scores_of(kv, strip), tile_sums_of(kv, strip),
+                               strip == 0);
+    });
     for (Index kv = head; kv < head + heads; ++kv)
       for (Index strip = 0; strip < strips(); ++strip)
         if (!careful(kv, strip)) add_tile_sums(kv, strip);
+  }
+  /// Divides the keys or values x of a tile into batches, and calls body(batch, kv) for each batch and head.
+  /// A batch prefetches the next one of x or, after the last one, the one of y at `after`.
+  void for_each_batch(const block_keys& keys, const token_source<C>& x, Index head, Index heads,
+                      const token_source<C>& y, const key_place& after, const auto& body) {
+    const Index begin = keys.begin_of_tile();
+    const tile_range hull = keys.hull();
+    for (Index j = hull.first; j < hull.last;) {
+      key_runs<C> batch = batches_.batch_from(x, head, begin, j, hull);
+      j = batch.last();
+      const bool last = j == hull.last;
+      batches_.prefetch_next(batch, last ? y : x,
+                             last ? after : key_place{head, begin + j, begin + hull.last});
+      for (Index kv = head; kv < head + heads; ++kv) {
+        batches_.go_to(batch, x, head, kv - head);
+        body(batch, kv);
+      }
+    }
   }
   /// Replaces the scores of a head by weights. Scores are multiplied by the scales of integer keys, and
   /// weights by those of integer values. For careful strips, also adds the weighted values (see careful_).
@@ -9525,7 +9533,7 @@ template <class Products, int rows, std::size_t... n>
 EIGEN_ALWAYS_INLINE void score_block_of_pairs(const typename Products::number* queries,
                                               row_block<typename Products::stored> keys, Index depth,
                                               typename Products::sum* scores, stream_ahead* ahead,
-                                              std::uintptr_t again, std::index_sequence<n...>) {
+                                              std::uintptr_t again, std::index_sequence<n...> each_key) {
   using stored = typename Products::stored;
   using sums = typename Products::sums;
   using pairs = typename Products::pairs;
@@ -9555,16 +9563,7 @@ EIGEN_ALWAYS_INLINE void score_block_of_pairs(const typename Products::number* q
   if (ahead != nullptr) next = ahead->take(count * depth * Index(sizeof(stored)));
   Index d = 0;
   for (; d + line <= depth; d += line) {
-    if (ahead != nullptr) {
-      (prefetch_line<2>(next + n * line_bytes), ...);
-      next += count * line_bytes;
-      if (again != 0) {
-        (prefetch_line<1>(
-             again + static_cast<std::uintptr_t>(std::ptrdiff_t{sizeof(stored)} * Index(n) * keys.stride)),
-         ...);
-        again += line_bytes;
-      }
-    }
+    if (ahead != nullptr) prefetch_lines(next, again, keys, each_key);
     for (Index p = 0; p < line; p += 2 * L) multiply(d + p, whole);
   }
   for (; d + 2 * L <= depth; d += 2 * L) multiply(d, whole);
@@ -9805,9 +9804,10 @@ class prefill_operands {
     buffers_.rotated = workspace<struct prefill_rotated, T>(copied);
   }
   void pack_queries(Index t, double factor) {
-    read_queries(call_, block_.b, block_.first_token + t, block_.first_head, block_.heads,
-                 static_cast<A>(factor), buffers_,
-                 [&](Index g) { return std::pair(query(t * block_.heads + g), panel_size); });
+    const row_block<T> rows =
+        query_rows(call_, block_.b, block_.first_token + t, block_.first_head, block_.heads, buffers_);
+    for (Index g = 0; g < block_.heads; ++g)
+      pack_scaled(rows.at(g), depth_, static_cast<A>(factor), query(t * block_.heads + g), panel_size);
   }
   void clear_query(Index row) {
     for (Index d = 0; d < depth_; d += shape::width)
@@ -10140,17 +10140,17 @@ template <class T, class Rotation, class C, class Number>
 void for_each_query(const attention_call<T, Rotation, C>& call, Index b, Index i, Index head, Index heads,
                     double factor, const row_buffers<T>& buffers, Number* rounded, const auto& visit) {
   const Index depth = call.q.head_dim;
+  const row_block<T> rows = query_rows(call, b, i, head, heads, buffers);
   if constexpr (is_quantized<C>) {
-    read_queries(call, b, i, head, heads, static_cast<float>(factor), buffers,
-                 [&](Index g) { return std::pair(buffers.rotated + g * depth, panel_shape<float>::width); });
     constexpr Index largest = (std::numeric_limits<Number>::max)(),
                     sum = (std::numeric_limits<std::int32_t>::max)();
     const auto limit =
         static_cast<std::int32_t>((std::min)(largest, sum / 128 / (std::max)(Index{1}, depth)));
-    for (Index g = 0; g < heads; ++g)
-      visit(g, rounded, quantize_channels(buffers.rotated + g * depth, depth, rounded, limit));
+    for (Index g = 0; g < heads; ++g) {
+      pack_scaled(rows.at(g), depth, static_cast<float>(factor), buffers.rotated, panel_shape<float>::width);
+      visit(g, rounded, quantize_channels(buffers.rotated, depth, rounded, limit));
+    }
   } else {
-    const row_block<T> rows = query_rows(call, b, i, head, heads, buffers);
     for (Index g = 0; g < heads; ++g) visit(g, rows.at(g), static_cast<float>(factor));
   }
 }
@@ -10343,6 +10343,7 @@ class paired_decode_operands {
  public:
   using sum = typename Products::sum;
   static constexpr bool scales_keys = is_quantized<C>, scales_values = scales_keys;
+  static bool copies_lists(const call_type& /*call*/, Index /*rows*/) { return true; }
   paired_decode_operands(const call_type& call, const decode_queries& queries) : call_(call), of_(queries) {
     const Index depth = call.q.head_dim, channels = call.v.head_dim, rows = of_.rows * of_.heads;
     place_arrays<struct decode_pairs, number>(
@@ -10468,13 +10469,6 @@ namespace rope::inline ROPE_ABI::detail {
 /// Whether kernels can read keys and values of type C in place.
 template <class C>
 inline constexpr bool is_read_in_place = std::is_same_v<loadable<C>, C> && !is_quantized<C>;
-/// Whether a run of tokens at regular strides can be as long as a batch: in a view, and in pages of at least
-/// 64 tokens.
-template <class C>
-bool has_long_runs(const token_source<C>& k) {
-  constexpr Index longest_batch = 64;
-  return k.page_size() == 0 || k.page_size() >= longest_batch;
-}
 /// Whether plain_split serves a call. If a key head has more query rows than a strip, decode_split first
 /// widens 16-bit channels into a copy, so such calls are not plain.
 template <class T, class Rotation, class C>
@@ -10483,8 +10477,9 @@ bool is_plain(const attention_call<T, Rotation, C>& call) {
   const bool one_range = call.rules.in_ranges() && (options.window == 0 || options.sinks == 0),
              only_products = !options.mask && !options.bias && equal(options.softcap, 0) &&
                              equal(options.dropout, 0) && options.products == product_precision::full;
+  constexpr Index longest_batch = 64;  // of tokens at regular strides, as in a view or one page
   return call.q.tokens == 1 && one_range && only_products && !call.rotation.is_given() &&
-         !call.k.is_listed() && has_long_runs(call.k) &&
+         !call.k.is_listed() && (call.k.page_size() == 0 || call.k.page_size() >= longest_batch) &&
          (std::is_same_v<C, arithmetic<T>> || call.group() <= panel_shape<arithmetic<T>>::rows);
 }
 template <class T, class Rotation, class C>
@@ -10508,7 +10503,7 @@ class plain_split {
         operands_(call, of_),
         scores_(workspace<struct decode_scores, A>(rows() * shape::tile)),
         tile_sums_(workspace<struct decode_tile_sums, A>(rows() * call.v.head_dim)),
-        sums_(weighted_rows<A>::template in_scratch<struct decode_split_sums>(rows(), call.v.head_dim)) {}
+        sums_(rows_in_scratch<struct decode_split_sums, A>(rows(), call.v.head_dim)) {}
   void run() {
     constexpr Index size = decode_results<A>::split;
     const key_set keys = call_.rules.keys_of(of_.b, 0);
@@ -10641,10 +10636,8 @@ class prefill_block {
         factors_(call.rules),
         keys_(call.rules, block),
         strips_(pieces_of(block.rows(), shape::rows)),
-        run_(weighted_rows<A>::template in_scratch<struct prefill_sums>(strips_ * shape::rows,
-                                                                        shape::padded(call.v.head_dim))),
-        total_(weighted_rows<A>::template in_scratch<struct prefill_totals>(strips_ * shape::rows,
-                                                                            run_.channels)),
+        run_(rows_in_scratch<struct prefill_sums, A>(strips_ * shape::rows, shape::padded(call.v.head_dim))),
+        total_(rows_in_scratch<struct prefill_totals, A>(strips_ * shape::rows, run_.channels)),
         scores_(workspace<struct prefill_scores, A>(shape::rows * shape::tile)),
         operands_(call, block, strips_) {}
   void run() {
@@ -10865,8 +10858,8 @@ struct selected_query {
           part_of(all.log_sum_exp, (row * of.q.tokens + query) * of.q.heads + first_head(), group);
     one.mask = entries_of(all.mask, workspace<struct selected_mask, bool>(all.mask ? group * count : 0));
     one.bias = entries_of(all.bias, workspace<struct selected_bias, float>(all.bias ? group * count : 0));
-    static constexpr std::int64_t none[] = {0};
-    if (rules.is_padding(row, query)) one.query_counts = none;
+    static constexpr std::int64_t none = 0;
+    if (rules.is_padding(row, query)) one.query_counts = {&none, 1};
     if (of.rotation.is_given()) {
       std::int64_t* const positions = workspace<struct selected_positions, std::int64_t>(count + 1);
       for (Index n = 0; n < count; ++n) positions[n] = rules.key_position(row, keys[n]);
@@ -11148,7 +11141,7 @@ head_view<T> with_scales(T* data, const typename scales_of<T>::type& scales, Ind
 template <class T>
 head_view<T> bshd(T* data, typename detail::scales_of<T>::scale* scales, Index batch, Index tokens,
                   Index heads, Index head_dim) {
-  detail::check_extents("bshd", data, batch, tokens, heads, head_dim);
+  detail::check_extents<T>("bshd", batch, tokens, heads, head_dim);
   return detail::with_scales(data, bshd(scales, batch, tokens, heads, Index{1}), head_dim);
 }
 /// int8 values [batch, heads, tokens, head_dim] and their scales [batch, heads, tokens], both contiguous.
@@ -11157,7 +11150,7 @@ head_view<T> bshd(T* data, typename detail::scales_of<T>::scale* scales, Index b
 template <class T>
 head_view<T> bhsd(T* data, typename detail::scales_of<T>::scale* scales, Index batch, Index heads,
                   Index tokens, Index head_dim) {
-  detail::check_extents("bhsd", data, batch, heads, tokens, head_dim);
+  detail::check_extents<T>("bhsd", batch, heads, tokens, head_dim);
   return detail::with_scales(data, bhsd(scales, batch, heads, tokens, Index{1}), head_dim);
 }
 /// int8 values [tokens, batch, heads, head_dim] and their scales [tokens, batch, heads], both contiguous.
@@ -11166,7 +11159,7 @@ head_view<T> bhsd(T* data, typename detail::scales_of<T>::scale* scales, Index b
 template <class T>
 head_view<T> sbhd(T* data, typename detail::scales_of<T>::scale* scales, Index tokens, Index batch,
                   Index heads, Index head_dim) {
-  detail::check_extents("sbhd", data, tokens, batch, heads, head_dim);
+  detail::check_extents<T>("sbhd", tokens, batch, heads, head_dim);
   return detail::with_scales(data, sbhd(scales, tokens, batch, heads, Index{1}), head_dim);
 }
 /// int8 values [tokens, heads, head_dim] and their scales [tokens, heads], both contiguous; batch is 1.
@@ -11175,7 +11168,7 @@ head_view<T> sbhd(T* data, typename detail::scales_of<T>::scale* scales, Index t
 template <class T>
 head_view<T> thd(T* data, typename detail::scales_of<T>::scale* scales, Index tokens, Index heads,
                  Index head_dim) {
-  detail::check_extents("thd", data, 1, tokens, heads, head_dim);
+  detail::check_extents<T>("thd", 1, tokens, heads, head_dim);
   return detail::with_scales(data, thd(scales, tokens, heads, Index{1}), head_dim);
 }
 namespace detail {
@@ -11324,7 +11317,7 @@ void check_result(const char* function, const head_view<const X>& x, const head_
                   "out has another channel type than x and must share no memory with it; give other memory");
   }
 }
-/// Rotates `x` into `out` after all argument checks.
+/// Rotates `x` into `out` after all argument checks. Compiles nothing for types that the caller has rejected.
 ///
 /// \tparam in_place  whether out is x
 /// \tparam X         T if in_place, else a const channel type
@@ -11342,7 +11335,7 @@ void rotate_checked(const char* function, const head_view<X>& x, const head_view
   using input = std::remove_const_t<X>;
   if constexpr (std::is_same_v<input, T>)
     rotate_into<Layout, inverse, in_place>(x, out, table, source, threads, back);
-  else if constexpr (is_or_widens<input, T>)
+  else if constexpr (!std::is_const_v<T> && is_or_widens<input, T>)
     rotate_and_round<Layout, inverse>(x, out, table, source, threads);
 }
 /// Throws unless q and k have the same batch and tokens.
@@ -11376,13 +11369,15 @@ void rotate_both_checked(const char* function, const head_view<Q>& q, const head
   const auto source = position_source(positions, q.tokens);
   check_both<Layout>(function, q, k, table, source);
   if (inverse && back == reverse_rotation::inverse) check_inverse(function, table);
-  const rotation_plan<Layout, inverse, Q, S, true> queries(q, q, table, back);
-  const rotation_plan<Layout, inverse, K, S, true> keys(k, k, table, back);
-  if (queries.tokens() == 1) {
-    queries.rotate_one(source(0, 0));
-    return keys.rotate_one(source(0, 0));
+  if constexpr (!std::is_const_v<Q> && !std::is_const_v<K>) {  // otherwise the caller has rejected the types
+    const rotation_plan<Layout, inverse, Q, S, true> queries(q, q, table, back);
+    const rotation_plan<Layout, inverse, K, S, true> keys(k, k, table, back);
+    if (queries.tokens() == 1) {
+      queries.rotate_one(source(0, 0));
+      return keys.rotate_one(source(0, 0));
+    }
+    run_plans(threads, queries.block(), plan_at{queries, source}, plan_at{keys, source});
   }
-  run_plans(threads, queries.block(), plan_at{queries, source}, plan_at{keys, source});
 }
 }  // namespace detail
 /// Rotates every pair of channels of `x` in place, by the angle of its token's position.
@@ -11422,8 +11417,7 @@ template <class Layout = detail::unnamed_layout, class T, rotation_table Table, 
 void rotate(head_view<T> x, const Table& table, const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("rotate", "x", T);
-  if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, false, true, T>("rotate", x, x, detail::placed(table), positions, threads);
+  detail::rotate_checked<Layout, false, true, T>("rotate", x, x, detail::placed(table), positions, threads);
 }
 /// Rotates queries and keys, both in place, in one pass over the table. The bits are those of two calls. q
 /// and k may have different channel types.
@@ -11440,8 +11434,7 @@ void rotate(head_view<Q> q, head_view<K> k, const Table& table, const P& positio
             const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_BOTH_IN_PLACE("rotate", Q, K);
-  if constexpr (!std::is_const_v<Q> && !std::is_const_v<K>)
-    detail::rotate_both_checked<Layout, false>("rotate", q, k, detail::placed(table), positions, threads);
+  detail::rotate_both_checked<Layout, false>("rotate", q, k, detail::placed(table), positions, threads);
 }
 /// Writes the rotated `x` to `out`. Channels that are not rotated are copied. Float x may be written to half
 /// or bfloat16 out: every channel is computed in float and rounded once.
@@ -11459,9 +11452,8 @@ void rotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& po
   ROPE_DETAIL_CHECK_ROTATION("rotate_to", Layout, P, Threads);
   ROPE_DETAIL_CHECK_WRITABLE("rotate_to", "out", T);
   ROPE_DETAIL_CHECK_ROUNDED("rotate_to", X, T);
-  if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, false, false, const X>("rotate_to", x, out, detail::placed(table),
-                                                          positions, threads);
+  detail::rotate_checked<Layout, false, false, const X>("rotate_to", x, out, detail::placed(table), positions,
+                                                        threads);
 }
 /// Inverse of `rotate`, in place: rotates every pair by the opposite angle and divides by attention_factor.
 ///
@@ -11478,9 +11470,7 @@ template <class Layout = detail::unnamed_layout, class T, rotation_table Table, 
 void unrotate(head_view<T> x, const Table& table, const P& positions = P{}, const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("unrotate", "x", T);
-  if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, true, T>("unrotate", x, x, detail::placed(table), positions,
-                                                  threads);
+  detail::rotate_checked<Layout, true, true, T>("unrotate", x, x, detail::placed(table), positions, threads);
 }
 /// Inverse of `rotate` for queries and keys, both in place, in one pass over the table.
 ///
@@ -11491,8 +11481,7 @@ void unrotate(head_view<Q> q, head_view<K> k, const Table& table, const P& posit
               const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("unrotate", Layout, P, Threads);
   ROPE_DETAIL_CHECK_BOTH_IN_PLACE("unrotate", Q, K);
-  if constexpr (!std::is_const_v<Q> && !std::is_const_v<K>)
-    detail::rotate_both_checked<Layout, true>("unrotate", q, k, detail::placed(table), positions, threads);
+  detail::rotate_both_checked<Layout, true>("unrotate", q, k, detail::placed(table), positions, threads);
 }
 /// Writes the inverse rotation of `x` to `out`. Channels that are not rotated are copied.
 ///
@@ -11506,9 +11495,8 @@ void unrotate_to(head_view<X> x, head_view<T> out, const Table& table, const P& 
   ROPE_DETAIL_CHECK_ROTATION("unrotate_to", Layout, P, Threads);
   ROPE_DETAIL_CHECK_WRITABLE("unrotate_to", "out", T);
   ROPE_DETAIL_CHECK_ROUNDED("unrotate_to", X, T);
-  if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, false, const X>("unrotate_to", x, out, detail::placed(table),
-                                                         positions, threads);
+  detail::rotate_checked<Layout, true, false, const X>("unrotate_to", x, out, detail::placed(table),
+                                                       positions, threads);
 }
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_to, 2);
@@ -11536,7 +11524,7 @@ void check_heads(const char* function, const Q& q, const K& k, const K& v, const
 template <class T, class C>
 visibility checked_attention(const char* function, const head_view<const T>& q, const head_view<const C>& k,
                              const head_view<const C>& v, const head_view<T>& out,
-                             const attention_options& options, bool rotates = false) {
+                             const attention_options& options, bool rotates) {
   check_view(function, q);
   check_extents(function, k);
   check_extents(function, v);
@@ -11702,8 +11690,7 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   using C = std::remove_const_t<K>;
   const query_key_tables pair = detail::checked_tables("attention", tables, options);
   const auto rules = detail::checked_call<T, C>(q, k, v, out, options, true);
-  detail::check_rotations<Layout, T, C>("attention", q, k, pair, rules);
-  const detail::read_rotation<T> rotation(std::type_identity<Layout>{}, pair);
+  const auto rotation = detail::checked_rotation<Layout, T, C>("attention", q, k, pair, rules);
   detail::attend(detail::attention_call<T, detail::read_rotation<T>, C>{q, k, v, out, rules, rotation},
                  threads);
 }
@@ -11746,18 +11733,19 @@ requires(detail::lacks_view<4, Arguments...>() || detail::lacks_output<Arguments
   ROPE_DETAIL_ROTATIONS_OF(declared, T, interleaved); \
   ROPE_DETAIL_ROTATIONS_OF(declared, T, half_split)
 ROPE_DETAIL_DECLARE_INSTANCES(ROPE_DETAIL_ROTATIONS);
-#define ROPE_DETAIL_ATTENTIONS_OF(declared, T, Layout)                                                     \
-  declared void check_rotations<Layout>(const char*, const head_view<const T>&, const head_view<const T>&, \
-                                        const query_key_tables<float>&, const visibility&)
-#define ROPE_DETAIL_ATTENTIONS(declared, T)                                                                \
-  declared visibility checked_attention(const char*, const head_view<const T>&, const head_view<const T>&, \
-                                        const head_view<const T>&, const head_view<T>&,                    \
-                                        const attention_options&, bool);                                   \
-  declared void attend_block(const attention_call<T, read_rotation<T>, T>&, const query_block&);           \
-  declared void attend_split(const attention_call<T, read_rotation<T>, T>&,                                \
-                             const decode_results<arithmetic<T>>*, const key_split&);                      \
-  declared void attend(const attention_call<T, read_rotation<T>, T>&, const this_thread&);                 \
-  ROPE_DETAIL_ATTENTIONS_OF(declared, T, interleaved);                                                     \
+#define ROPE_DETAIL_ATTENTIONS_OF(declared, T, Layout)                                       \
+  declared read_rotation<T> checked_rotation<Layout>(const char*, const head_view<const T>&, \
+                                                     const head_view<const T>&,              \
+                                                     const query_key_tables<float>&, const visibility&)
+#define ROPE_DETAIL_ATTENTIONS(declared, T)                                                                  \
+  declared visibility checked_call(const head_view<const T>&, const head_view<const T>&,                     \
+                                   const head_view<const T>&, const head_view<T>&, const attention_options&, \
+                                   bool);                                                                    \
+  declared void attend_block(const attention_call<T, read_rotation<T>, T>&, const query_block&);             \
+  declared void attend_split(const attention_call<T, read_rotation<T>, T>&,                                  \
+                             const decode_results<arithmetic<T>>*, const key_split&);                        \
+  declared void attend(const attention_call<T, read_rotation<T>, T>&, const this_thread&);                   \
+  ROPE_DETAIL_ATTENTIONS_OF(declared, T, interleaved);                                                       \
   ROPE_DETAIL_ATTENTIONS_OF(declared, T, half_split)
 ROPE_DETAIL_DECLARE_INSTANCES(ROPE_DETAIL_ATTENTIONS);
 /// Defines the kernels that base/instances.hpp declares. cache/attention.hpp redefines this macro to add the
@@ -12681,7 +12669,7 @@ void attention_gradient(const attention_tape<T>& tape, const Tables& tables,
   ROPE_DETAIL_CHECK_LAYOUT("attention_gradient", Layout);
   const query_key_tables pair = detail::checked_tables("attention_gradient", tables, options);
   const auto rules = detail::checked_gradient(tape, options, by_options, true);
-  detail::check_rotations<Layout>("attention_gradient", tape.q, tape.k, pair, rules);
+  detail::checked_rotation<Layout>("attention_gradient", tape.q, tape.k, pair, rules);
   T* memory = detail::workspace<struct rotated_copies, T>(tape.q.size() + tape.k.size());
   const head_view<T> q = bhsd(memory, tape.q.batch, tape.q.heads, tape.q.tokens, tape.q.head_dim),
                      k = bhsd(memory + tape.q.size(), tape.k.batch, tape.k.heads, tape.k.tokens,
@@ -12839,10 +12827,12 @@ void write_weights_of_keys(const attention_call<T, Rotation, C>& call,
         // Keys outside the visible ranges are not read, because they may be beyond the row's count or outside
         // the table.
         const key_set visible = call.rules.keys_of(b, i);
-        if (!visible.empty())
-          read_queries(call, b, i, kv * call.group(), call.group(), static_cast<A>(call.rules.scale()),
-                       buffers,
-                       [&](Index g) { return std::pair(queries.data() + g * depth, panel_shape<A>::width); });
+        if (!visible.empty()) {
+          const row_block<T> rows = query_rows(call, b, i, kv * group, group, buffers);
+          for (Index g = 0; g < group; ++g)
+            pack_scaled(rows.at(g), depth, static_cast<A>(call.rules.scale()), queries.data() + g * depth,
+                        panel_shape<A>::width);
+        }
         for (Index j = visible.hull_begin(), count; j < visible.hull_end(); j += count) {
           count = (std::min)({block, visible.hull_end() - j, call.k.run_from(j)});
           const auto rows = read_keys<A>(call, {b, kv, j, count, call.k.at(b, j, kv)}, buffers);
@@ -12990,8 +12980,7 @@ void attention_weights(head_view<Q> q, head_view<K> k, W&& weights, const Tables
   const query_key_tables pair = detail::checked_tables("attention_weights", tables, options);
   const auto rules = detail::checked_scores<T, T>("attention_weights", q, k, options, true);
   const auto to = detail::weights_in<Q, W>(weights, rules.shape());
-  detail::check_rotations<Layout, T, T>("attention_weights", q, k, pair, rules);
-  const detail::read_rotation<T> rotation(std::type_identity<Layout>{}, pair);
+  const auto rotation = detail::checked_rotation<Layout, T, T>("attention_weights", q, k, pair, rules);
   detail::write_weights(detail::attention_call<T, detail::read_rotation<T>>{q, k, {}, {}, rules, rotation},
                         to, threads);
 }
@@ -13268,8 +13257,7 @@ void attention_weight_sums(head_view<Q> q, head_view<K> k, W&& sums, const Table
   const query_key_tables pair = detail::checked_tables("attention_weight_sums", tables, options);
   const auto to = detail::sums_in<Q, W>(sums);
   const auto rules = detail::checked_scores<T, C>("attention_weight_sums", q, k, options, true);
-  detail::check_rotations<Layout, T, C>("attention_weight_sums", q, k, pair, rules);
-  const detail::read_rotation<T> rotation(std::type_identity<Layout>{}, pair);
+  const auto rotation = detail::checked_rotation<Layout, T, C>("attention_weight_sums", q, k, pair, rules);
   detail::find_weight_sums(
       detail::attention_call<T, detail::read_rotation<T>, C>{q, k, {}, {}, rules, rotation}, to, threads);
 }
@@ -13316,10 +13304,8 @@ void rotate_gradient(head_view<T> gradient, const Table& table, const P& positio
                      const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate_gradient", Layout, P, Threads);
   ROPE_DETAIL_CHECK_IN_PLACE("rotate_gradient", "gradient", T);
-  if constexpr (!std::is_const_v<T>)
-    detail::rotate_checked<Layout, true, true, T>("rotate_gradient", gradient, gradient,
-                                                  detail::placed(table), positions, threads,
-                                                  detail::reverse_rotation::transpose);
+  detail::rotate_checked<Layout, true, true, T>("rotate_gradient", gradient, gradient, detail::placed(table),
+                                                positions, threads, detail::reverse_rotation::transpose);
 }
 /// The gradients with respect to queries and keys, both in place, in one pass over the table.
 ///
@@ -13330,9 +13316,8 @@ void rotate_gradient(head_view<Q> d_q, head_view<K> d_k, const Table& table, con
                      const Threads& threads = {}) {
   ROPE_DETAIL_CHECK_ROTATION("rotate_gradient", Layout, P, Threads);
   ROPE_DETAIL_CHECK_BOTH_IN_PLACE("rotate_gradient", Q, K);
-  if constexpr (!std::is_const_v<Q> && !std::is_const_v<K>)
-    detail::rotate_both_checked<Layout, true>("rotate_gradient", d_q, d_k, detail::placed(table), positions,
-                                              threads, detail::reverse_rotation::transpose);
+  detail::rotate_both_checked<Layout, true>("rotate_gradient", d_q, d_k, detail::placed(table), positions,
+                                            threads, detail::reverse_rotation::transpose);
 }
 /// Writes the gradient with respect to the heads to `d_x`. Channels that are not rotated are copied.
 ///
@@ -13345,10 +13330,9 @@ void rotate_gradient_to(head_view<G> d_y, head_view<T> d_x, const Table& table, 
   ROPE_DETAIL_CHECK_ROTATION("rotate_gradient_to", Layout, P, Threads);
   ROPE_DETAIL_CHECK_WRITABLE("rotate_gradient_to", "d_x", T);
   ROPE_DETAIL_CHECK_SAME_CHANNELS("rotate_gradient_to", "d_y and d_x", G, T);
-  if constexpr (!std::is_const_v<T> && std::is_same_v<std::remove_const_t<G>, T>)
-    detail::rotate_checked<Layout, true, false, const T>("rotate_gradient_to", d_y, d_x,
-                                                         detail::placed(table), positions, threads,
-                                                         detail::reverse_rotation::transpose);
+  detail::rotate_checked<Layout, true, false, const G>("rotate_gradient_to", d_y, d_x, detail::placed(table),
+                                                       positions, threads,
+                                                       detail::reverse_rotation::transpose);
 }
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient, 2);
 ROPE_DETAIL_ASK_FOR_VIEWS_AND_TABLE(rotate_gradient_to, 2);
@@ -13515,8 +13499,8 @@ enum class norm_mean {
 template <class W>
 struct head_norm {
   static_assert(channel<W>, "head_norm: weights are float, double, Eigen::half or Eigen::bfloat16");
-  /// [head_dim], the same for all heads, or [heads, head_dim].
-  std::span<const W> weight = {};
+  /// [head_dim], the same for all heads, or [heads, head_dim]: a std::vector, an Eigen vector, a span.
+  detail::number_span<W> weight = {};
   /// Added to the mean square (`rms_norm_eps`). If it is 0, a head of zeros becomes NaN.
   double epsilon = 1e-6;
   /// Added to the weights: 1 for Gemma, whose checkpoints store the gain minus 1.
@@ -14737,14 +14721,12 @@ void include_read_keys(const Rows& rows, Index b, position_range& read, Index ap
   if (rows.storage() != key_storage::raw) return;
   if (ranks_of(rows) > 0) return read.include(0);
   const std::span<const std::int64_t> order = rows.order(b);
-  const auto include_both = [&read](std::int64_t first, std::int64_t last) {
-    read.include(first);
-    read.include(last);
-  };
+  if (order.empty()) return read.include(0, rows.seen(b));
   if constexpr (requires { rows.ordered(b); })
-    if (!order.empty() && rows.ordered(b).ascending == rows.seen(b))
-      return include_both(order.front(), order.back());
-  if (order.empty() && rows.seen(b) > 0) return include_both(0, rows.seen(b) - 1);
+    if (rows.ordered(b).ascending == rows.seen(b)) {
+      read.include(order.front());
+      return read.include(order.back());
+    }
   std::int64_t sinks = 0, kept = 0;  // a ring drops the positions in [sinks, kept)
   if constexpr (rows_by_rank<Rows>) {
     const ring_policy& ring = rows.policy();
@@ -15027,12 +15009,14 @@ std::int64_t text_position(const char* function, const char* token, Index axes,
 /// axes. It is 0 for a table of positions, which determines only the rotation of text. `text` is the
 /// fingerprint of the table of positions that rotates text in the same way. It is 0 if a pair is rotated
 /// along several axes, because then no such table exists.
+///
+/// Throws:  as is_coordinate_table
 template <class Layout, class S>
-key_rotation rotation_on_axes(const placed_table<S>& placed) {
+key_rotation rotation_on_axes(const char* function, Index axes, const placed_table<S>& placed) {
   const frequency_table<S>& table = placed.table();
   key_rotation rotation = rotation_by<Layout>(placed);
   rotation.text = std::exchange(rotation.frequencies, 0);
-  if (table.source() == table_source::positions) return rotation;
+  if (!is_coordinate_table(function, axes, table)) return rotation;
   const auto factor = bit_cast<std::uint64_t>(table.attention_factor());
   rotation.frequencies =
       mix(factor, table.pairs(), table.axes(), [&](Index i, Index a) { return table.inv_freq(i, a); });
@@ -15390,11 +15374,10 @@ inline void check_cache_lists(const char* function, const attention_options& opt
 struct attended_part {
   Index b, first_query = 0, first_head = 0;
   std::int64_t position = 0, rank = -1;  // of the query if its keys are copied by rank, otherwise rank is -1
-  /// The slot of key j of the kernel call.
+  /// The slot of key j of the kernel call, if keys are copied by rank.
   template <class Rows>
   Index slot(const Rows& rows, Index j) const {
-    if constexpr (rows_by_rank<Rows>)
-      if (rank >= 0) return rows.slot(j < rows.policy().sinks ? j : position - rank + j);
+    if constexpr (rows_by_rank<Rows>) return rows.slot(j < rows.policy().sinks ? j : position - rank + j);
     return j;
   }
 };
@@ -15749,20 +15732,20 @@ struct lost_tokens {
 ///            row lost all of them.
 class newest_tokens {
  public:
-  explicit newest_tokens(Index batch) : counts_(static_cast<std::size_t>((std::max)(Index{0}, batch))) {}
+  explicit newest_tokens(Index batch) : counts_(batch, 1, 0) {}
   void append(const row_tokens& added) {
     width_ = added.width();
     bool full = true;
-    for (std::size_t b = 0; b < counts_.size(); ++b) {
-      counts_[b] = added.count(static_cast<Index>(b));
-      full = full && counts_[b] == width_;
+    for (Index b = 0; b < counts_.rows(); ++b) {
+      counts_(b) = added.count(b);
+      full = full && counts_(b) == width_;
     }
     even_ = !full ? 0 : even_ > all - width_ ? all : even_ + width_;
   }
   /// Records that rows [first, last) lose tokens: row b loses lost_of(b).
   template <class LostOf>
   void forget(Index first, Index last, const LostOf& lost_of) {
-    bool alike = first == 0 && last == static_cast<Index>(counts_.size()), any = false, recent = false;
+    bool alike = first == 0 && last == counts_.rows(), any = false, recent = false;
     for (Index b = first; b < last; ++b) {
       const lost_tokens lost = lost_of(b);
       alike = alike && lost == lost_of(first);
@@ -15781,7 +15764,7 @@ class newest_tokens {
       std::fill(counts_.begin(), counts_.end(), width_);
     }
     for (Index b = first; b < last; ++b) {
-      Index& count = counts_[static_cast<std::size_t>(b)];
+      Index& count = counts_(b);
       const lost_tokens lost = lost_of(b);
       const Index gone = lost.among(count);
       if (gone > 0 && lost.newer > 0) width_ = unknown;
@@ -15793,15 +15776,13 @@ class newest_tokens {
   /// there are no other rows. even_ and width_ hold for every row, so copying and swapping rows of one record
   /// keep them valid.
   void copy_row(const newest_tokens& other, Index from, Index to) {
-    counts_[static_cast<std::size_t>(to)] = other.counts_[static_cast<std::size_t>(from)];
+    counts_(to) = other.counts_(from);
     if (&other == this) return;
-    const bool only = counts_.size() == 1;
+    const bool only = counts_.rows() == 1;
     even_ = only ? other.even_ : 0;
     width_ = only ? other.width_ : unknown;
   }
-  void swap_rows(Index a, Index b) {
-    std::swap(counts_[static_cast<std::size_t>(a)], counts_[static_cast<std::size_t>(b)]);
-  }
+  void swap_rows(Index a, Index b) { std::swap(counts_(a), counts_(b)); }
   void clear() {
     width_ = 0;
     even_ = all;
@@ -15812,7 +15793,7 @@ class newest_tokens {
   /// Throws:  std::invalid_argument if the record does not determine this
   std::span<const Index> counts(const char* function, Index queries) const {
     if (queries <= even_) return {};
-    if (even_ == 0 && queries == width_) return counts_;
+    if (even_ == 0 && queries == width_) return {counts_.begin(), counts_.end()};
     const char* rule =
         "the rows differ in the tokens that they took or lost; give counts, how many queries each row has";
     if (even_ == 0 && width_ == unknown)
@@ -15825,12 +15806,11 @@ class newest_tokens {
     if (even_ == all) return {};
     if (even_ > 0) return "up to " + std::to_string(even_) + " queries without counts";
     if (width_ == unknown) return "queries need counts";
-    return std::to_string(counts_[static_cast<std::size_t>(b)]) + " of " + std::to_string(width_) +
-           " queries without counts";
+    return std::to_string(counts_(b)) + " of " + std::to_string(width_) + " queries without counts";
   }
  private:
   static constexpr Index all = (std::numeric_limits<Index>::max)(), unknown = -1;
-  std::vector<Index> counts_;
+  number_array<Index> counts_;  // [batch]
   Index width_ = 0, even_ = all;
 };
 }  // namespace rope::inline ROPE_ABI::detail
@@ -16045,11 +16025,12 @@ class row_places {
       : capacity_(capacity),
         axes_(axes),
         rows_(batch, 1, row_end{}),
-        next_(at(batch)),
+        next_(batch, 1, 0),
         places_(checked_size(owner, batch, capacity, axes)),
         up_to_(are_positions ? 0 : batch * capacity) {}
+  Index capacity() const { return capacity_; }
   Index axes() const { return axes_; }
-  const std::vector<std::int64_t>& next() const { return next_; }
+  std::span<const std::int64_t> next() const { return {next_.begin(), next_.end()}; }
   /// The numbers of row b, [slots, axes].
   const X* row(Index b) const { return places_.data() + b * capacity_ * axes_; }
   X* row(Index b) { return places_.data() + b * capacity_ * axes_; }
@@ -16074,12 +16055,12 @@ class row_places {
   /// The next integer position of each row, [batch].
   ///
   /// Throws:  std::invalid_argument if the largest coordinate of a row is not an integer
-  const std::vector<std::int64_t>& next_positions(const char* function) const {
+  std::span<const std::int64_t> next_positions(const char* function) const {
     for (const row_end& of : rows_)
       if (!of.is_integer())
         throw_invalid(function, "the next position must be an integer, got one after a coordinate of ",
                       of.largest, "; give coordinates, see next_coordinates");
-    return next_;
+    return next();
   }
   /// The coordinates of the next `tokens` tokens of each row if they are text, [batch * tokens, axes].
   ///
@@ -16117,7 +16098,7 @@ class row_places {
   void end_at(Index b, X largest) {
     if (largest <= none_evicted) largest = -1;
     rows_(b).largest = largest;
-    next_[at(b)] = static_cast<std::int64_t>(std::floor(static_cast<double>(largest))) + 1;
+    next_(b) = static_cast<std::int64_t>(std::floor(static_cast<double>(largest))) + 1;
   }
   /// Rolls rows back to `size` tokens.
   ///
@@ -16190,7 +16171,7 @@ class row_places {
     if (!are_positions)
       std::copy_n(other.up_to_.data() + from * other.capacity_, size, up_to_.data() + to * capacity_);
     rows_(to) = other.rows_(from);
-    next_[at(to)] = other.next_[at(from)];
+    next_(to) = other.next_(from);
   }
   void swap_rows(Index a, Index b, Index size) {
     if (axes_ == 0) return;
@@ -16199,7 +16180,7 @@ class row_places {
     if (!are_positions)
       std::swap_ranges(up_to + a * capacity_, up_to + a * capacity_ + size, up_to + b * capacity_);
     std::swap(rows_(a), rows_(b));
-    std::swap(next_[at(a)], next_[at(b)]);
+    std::swap(next_(a), next_(b));
   }
   void clear() {
     for (row_end& of : rows_) of = {};
@@ -16226,7 +16207,6 @@ class row_places {
     const auto whole = static_cast<std::int64_t>(x);
     return static_cast<X>(whole + delta) + (x - static_cast<X>(whole));
   }
-  static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
   static Index checked_size(const char* owner, Index batch, Index capacity, Index axes) {
     if (!product_fits({batch, capacity, axes}, max_places))
       throw_length(owner, "coordinates of ", axes, " axes for ", shape_text({batch, capacity}),
@@ -16249,10 +16229,10 @@ class row_places {
     end_at(b, most);
   }
   moved_index capacity_, axes_;
-  number_array<row_end> rows_;  // [batch]
-  std::vector<std::int64_t> next_;
-  number_array<X> places_;  // [batch, capacity, axes]
-  number_array<X> up_to_;   // [batch, capacity]: the largest of the row up to the token in each slot
+  number_array<row_end> rows_;       // [batch]
+  number_array<std::int64_t> next_;  // [batch]
+  number_array<X> places_;           // [batch, capacity, axes]
+  number_array<X> up_to_;            // [batch, capacity]: the largest of the row up to the token in each slot
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_ROW_PLACES_HPP
@@ -16294,20 +16274,20 @@ template <class Record>
 class slot_rows {
  public:
   /// The number of slots of row b in use. positions(b) has the token of each.
-  Index used(Index b) const { return b < records_.size() ? records_(b).used : 0; }
+  Index used(Index b) const { return b < batch() ? records_(b).used : 0; }
   std::span<const std::int64_t> positions(Index b) const { return {order_.row(b), at(used(b))}; }
-  const std::vector<std::int64_t>& next() const { return order_.next(); }
+  std::span<const std::int64_t> next() const { return order_.next(); }
   const newest_tokens& newest() const { return newest_; }
   /// The positions that decide visibility.
   const row_places<std::int64_t>& order() const { return order_; }
   /// Throws:  std::out_of_range unless b is in [0, batch)
   Index checked(const char* function, std::int64_t b) const {
-    if (b < 0 || b >= batch_) throw_out_of_range(function, "row must be in [0, ", batch_, "), got ", b);
+    if (b < 0 || b >= batch()) throw_out_of_range(function, "row must be in [0, ", batch(), "), got ", b);
     return to_index(b);
   }
   /// Throws:  std::out_of_range unless `row` is a row or every_row
   row_range rows(const char* function, batch_row row) const {
-    if (row.every) return {0, batch_};
+    if (row.every) return {0, batch()};
     return {checked(function, row.index), row.index + 1};
   }
   /// Makes row `to` a copy of row `from` of this or another object.
@@ -16328,20 +16308,16 @@ class slot_rows {
   }
   void clear() {
     order_.clear();
-    for (Record& record : records_) record = unused_;
+    for (Record& record : records_) record = {};
     newest_.clear();
   }
  protected:
-  slot_rows(const char* owner, Index batch, Index slot_count, const Record& unused = {})
-      : batch_(batch),
-        slots_(slot_count),
-        unused_(unused),
-        records_(batch, 1, unused),
-        order_(owner, batch, slot_count, 1),
-        newest_(batch) {}
+  slot_rows(const char* owner, Index batch, Index slot_count)
+      : records_(batch, 1, Record{}), order_(owner, batch, slot_count, 1), newest_(batch) {}
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
-  moved_index batch_, slots_;
-  Record unused_;
+  Index batch() const { return records_.rows(); }
+  /// The number of slots of a row.
+  Index slots() const { return order_.capacity(); }
   number_array<Record> records_;    // [batch]
   row_places<std::int64_t> order_;  // the positions that decide visibility
   newest_tokens newest_;
@@ -16367,7 +16343,7 @@ class cache_rows : public slot_rows<growing_row> {
   bool empty(Index b) const { return size(b) == 0; }
   /// Throws:  std::invalid_argument if rows differ in size
   Index common_size(const char* function) const {
-    for (Index b = 1; b < batch_; ++b) check_equal(function, "every row", "size", size(0), size(b));
+    for (Index b = 1; b < batch(); ++b) check_equal(function, "every row", "size", size(0), size(b));
     return size(0);
   }
   /// Throws:  std::out_of_range unless `row` is a row or every_row; std::invalid_argument for every_row if
@@ -16378,10 +16354,10 @@ class cache_rows : public slot_rows<growing_row> {
   }
   /// Throws:  std::length_error unless the new tokens fit
   void check_room(const char* function, const row_tokens& added) const {
-    for (Index b = 0; b < batch_; ++b)
-      if (const Index count = added.count(b); count > slots_ - size(b))
+    for (Index b = 0; b < batch(); ++b)
+      if (const Index count = added.count(b); count > slots() - size(b))
         throw_length(function, count, " tokens do not fit into row ", b, ", which holds ", size(b), " of ",
-                     slots_, "; call reserve");
+                     slots(), "; call reserve");
   }
   /// New tokens may be at any positions.
   template <class Source>
@@ -16397,7 +16373,7 @@ class cache_rows : public slot_rows<growing_row> {
   /// Records new tokens. Token t of row b is at positions(b, t). `positions` may call next().
   template <class Source, class Skipped>
   void append(const row_tokens& added, const Source& positions, const Skipped& /*skipped*/) {
-    for (Index b = 0; b < batch_; ++b) {
+    for (Index b = 0; b < batch(); ++b) {
       const Index before = size(b);
       order_.append(*this, b, added.count(b), [&](Index t, Index /*axis*/) { return positions(b, t); });
       records_(b).used += added.count(b);
@@ -16449,8 +16425,8 @@ class cache_rows : public slot_rows<growing_row> {
   }
   /// Throws:  std::length_error unless row `from` of another object fits into a row of this one
   void check_copy(const char* function, const cache_rows& other, Index from) const {
-    if (other.size(from) > slots_)
-      throw_length(function, other.size(from), " tokens do not fit into a row, which holds ", slots_,
+    if (other.size(from) > slots())
+      throw_length(function, other.size(from), " tokens do not fit into a row, which holds ", slots(),
                    "; call reserve");
   }
  private:
@@ -16459,12 +16435,6 @@ class cache_rows : public slot_rows<growing_row> {
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_CACHE_ROWS_HPP
-
-#ifndef ROPE_CACHE_KV_CACHE_HPP
-#define ROPE_CACHE_KV_CACHE_HPP
-
-#ifndef ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
-#define ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
 
 #ifndef ROPE_CACHE_DETAIL_CALL_CHECKS_HPP
 #define ROPE_CACHE_DETAIL_CALL_CHECKS_HPP
@@ -16549,6 +16519,21 @@ constexpr bool lacks_tables(std::size_t count) {
        (std::is_same_v<Layout, detail::unnamed_layout> || !detail::lacks_table<Arguments...>)&&misplaced), \
       #function ": " sentence)
 #endif  // ROPE_CACHE_DETAIL_CALL_CHECKS_HPP
+
+#ifndef ROPE_CACHE_KV_CACHE_HPP
+#define ROPE_CACHE_KV_CACHE_HPP
+
+#ifndef ROPE_CACHE_GROWING_CACHE_HPP
+#define ROPE_CACHE_GROWING_CACHE_HPP
+
+#ifndef ROPE_CACHE_TOKEN_CACHE_HPP
+#define ROPE_CACHE_TOKEN_CACHE_HPP
+
+#ifndef ROPE_CACHE_DETAIL_STORED_TOKENS_HPP
+#define ROPE_CACHE_DETAIL_STORED_TOKENS_HPP
+
+#ifndef ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
+#define ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
 /// The memory of a cache: keys [batch, kv_heads, slots, head_dim] and values [batch, kv_heads, slots,
 /// value_dim], which may be part of the keys. Writes, moves and copies tokens.
 namespace rope::inline ROPE_ABI::detail {
@@ -16612,7 +16597,7 @@ class cache_memory {
   /// Removes tokens of row b, which has `size`. Later ones move to lower slots.
   void remove(Index b, const token_list& tokens, Index size) {
     tokens.for_each_kept(
-        size, [&](Index from, Index to, Index count) { for_each_part(*this, b, from, b, to, count, copy); });
+        size, [&](Index from, Index to, Index count) { copy_slots(*this, b, from, b, to, count); });
   }
   /// Sets the channels of a slot of row b to zero.
   void clear_slot(Index b, Index slot) {
@@ -16623,7 +16608,7 @@ class cache_memory {
   /// Copies the first `count` slots of row `from` of `other` to the first slots of row `to`. `other` has
   /// heads of the same shape, and may be this memory.
   void copy_row(const cache_memory& other, Index from, Index to, Index count) {
-    for_each_part(other, from, 0, to, 0, count, copy);
+    copy_slots(other, from, 0, to, 0, count);
   }
   void swap_rows(Index a, Index b, Index count) {
     for_each_part(*this, a, 0, b, 0, count,
@@ -16636,7 +16621,7 @@ class cache_memory {
     number_array<arithmetic<T>> scales;  // floats of integers, otherwise none
   };
   stored_heads allocated(const char* owner, Index heads, Index head_dim) const {
-    check_extents(owner, static_cast<const T*>(nullptr), batch_, slots_, heads, head_dim);
+    check_extents<T>(owner, batch_, slots_, heads, head_dim);
     const Index count = batch_ * slots_ * heads;
     return {number_array<T>(count * head_dim), number_array<arithmetic<T>>(is_quantized<T> ? count : 0)};
   }
@@ -16647,7 +16632,10 @@ class cache_memory {
     else
       return bhsd(heads.channels.data(), batch_, heads_, slots_, head_dim);
   }
-  static constexpr auto copy = [](const auto* x, Index size, auto* y) { std::copy_n(x, size, y); };
+  void copy_slots(const cache_memory& other, Index a, Index from, Index b, Index to, Index count) {
+    for_each_part(other, a, from, b, to, count,
+                  [](const auto* x, Index size, auto* y) { std::copy_n(x, size, y); });
+  }
   /// Calls visit(x, size, y) for each contiguous part of `count` slots. x is in `other`, from slot `from` of
   /// row a on. y is in this memory, from slot `to` of row b on. Both have heads of the same shape.
   template <class Other, class Visit>
@@ -16674,15 +16662,6 @@ class cache_memory {
 };
 }  // namespace rope::inline ROPE_ABI::detail
 #endif  // ROPE_CACHE_DETAIL_CACHE_MEMORY_HPP
-
-#ifndef ROPE_CACHE_GROWING_CACHE_HPP
-#define ROPE_CACHE_GROWING_CACHE_HPP
-
-#ifndef ROPE_CACHE_TOKEN_CACHE_HPP
-#define ROPE_CACHE_TOKEN_CACHE_HPP
-
-#ifndef ROPE_CACHE_DETAIL_STORED_TOKENS_HPP
-#define ROPE_CACHE_DETAIL_STORED_TOKENS_HPP
 /// The token store of all caches: memory, the tokens in its slots, their coordinates, and the rotation of the
 /// keys.
 namespace rope::inline ROPE_ABI::detail {
@@ -16732,9 +16711,8 @@ class stored_tokens {
   ///          was made from given entries or float angles
   template <class Layout, class S>
   key_rotation rotation_of(const char* function, const placed_table<S>& table) const {
-    if (!on_axes()) return rotation_by<Layout>(table);
-    is_coordinate_table(function, coordinates_.axes(), table.table());
-    return rotation_on_axes<Layout>(table);
+    return on_axes() ? rotation_on_axes<Layout>(function, coordinates_.axes(), table)
+                     : rotation_by<Layout>(table);
   }
   /// Stores copies of new keys and values.
   ///
@@ -16749,9 +16727,8 @@ class stored_tokens {
              const At& at, const row_counts& counts, const Threads& threads);
   template <class Layout, class S>
   void check_table(const placed_table<S>& table) const {
-    if (on_axes()) is_coordinate_table(owner_, coordinates_.axes(), table.table());
-    if (empty() || storage_ == key_storage::raw) return;
-    require_rotation(owner_, rotation_, rotation_of<Layout>(owner_, table), on_axes());
+    const key_rotation given = rotation_of<Layout>(owner_, table);
+    if (!empty() && storage_ == key_storage::rotated) require_rotation(owner_, rotation_, given, on_axes());
   }
   template <class Layout, class From, class To>
   void rebase(const char* function, const placed_table<From>& from, const placed_table<To>& to) {
@@ -17606,24 +17583,24 @@ namespace rope::inline ROPE_ABI::detail {
 /// More about a row of a ring.
 struct ring_row {
   Index used = 0;              // slots that were ever used
-  std::int64_t oldest = 0;     // the first stored token after the sinks
+  std::int64_t oldest = 0;     // tokens after the sinks and before this one are not stored
   std::int64_t run_start = 0;  // see ring_rows::run_start
 };
 /// The tokens of a ring_cache: per row, the next token, and the token in each slot.
 ///
-/// Invariant: of the tokens of row b before seen(b), the sinks and those from oldest on are held, except
+/// Invariant: of the tokens of row b before seen(b), the sinks and those from oldest(b) on are held, except
 ///            positions that append_at skipped. None is skipped from run_start(b) on.
 class ring_rows : public slot_rows<ring_row> {
  public:
   ring_rows(const char* owner, Index batch, const ring_policy& policy, Index slot_count)
-      : slot_rows(owner, batch, slot_count, {.oldest = policy.sinks}), policy_(policy) {}
+      : slot_rows(owner, batch, slot_count), policy_(policy) {}
   const ring_policy& policy() const { return policy_; }
   std::int64_t seen(Index b) const { return next()[at(b)]; }
   Index size(Index b) const {
     if (run_start(b) > 0)
       return used(b) - to_index(std::count(order_.row(b), order_.row(b) + used(b), no_token));
     return to_index((std::min)(seen(b), std::int64_t{policy_.sinks}) +
-                    (std::max)(std::int64_t{0}, seen(b) - records_(b).oldest));
+                    (std::max)(std::int64_t{0}, seen(b) - oldest(b)));
   }
   std::int64_t order_of(Index /*b*/, std::int64_t token) const { return token; }
   /// The first token of row b after which no position was skipped, or 0 if none ever was.
@@ -17636,7 +17613,7 @@ class ring_rows : public slot_rows<ring_row> {
   bool empty(Index b) const { return seen(b) == 0; }
   /// Requires:  token >= 0
   Index slot(std::int64_t token) const {
-    const Index ring = slots_ - policy_.sinks;  // not positive in a moved-from cache
+    const Index ring = slots() - policy_.sinks;  // not positive in a moved-from cache
     if (ring <= 0) return 0;
     if (token < policy_.sinks) return to_index(token);
     return to_index(policy_.sinks + (token - policy_.sinks) % ring);
@@ -17654,7 +17631,7 @@ class ring_rows : public slot_rows<ring_row> {
   ///          seen(b); std::out_of_range if one is negative
   template <class Source>
   void check_order(const char* function, const row_tokens& added, const Source& positions) const {
-    for (Index b = 0; b < batch_; ++b) {
+    for (Index b = 0; b < batch(); ++b) {
       std::int64_t next = seen(b);
       for (Index t = 0; t < added.count(b); ++t) {
         const std::int64_t position = positions(b, t);
@@ -17695,7 +17672,7 @@ class ring_rows : public slot_rows<ring_row> {
   /// skipped(b, slot) for every slot that is now in use without a token because positions were skipped.
   template <class Positions, class Skipped>
   void append(const row_tokens& added, const Positions& positions, const Skipped& skipped) {
-    for (Index b = 0; b < batch_; ++b) {
+    for (Index b = 0; b < batch(); ++b) {
       const Index count = added.count(b);
       if (count == 0) continue;
       const std::int64_t last = positions(b, count - 1), kept = first_kept(last);
@@ -17703,7 +17680,7 @@ class ring_rows : public slot_rows<ring_row> {
         if (const std::int64_t i = positions(b, t); i != (t == 0 ? seen(b) : positions(b, t - 1) + 1))
           records_(b).run_start = i;
       const Index used_before = used(b);
-      if (run_start(b) > 0 && records_(b).oldest < run_start(b)) {
+      if (run_start(b) > 0 && oldest(b) < run_start(b)) {
         // Drops the tokens after the sinks and before `kept`. Positions were skipped, so newer tokens may not
         // have overwritten them.
         for (Index slot = policy_.sinks; slot < used_before; ++slot)
@@ -17751,7 +17728,7 @@ class ring_rows : public slot_rows<ring_row> {
         if (order_.row(b)[slot] >= size) order_.row(b)[slot] = no_token;
       order_.end_at(b, size - 1);
       if (size == 0) records_(b).run_start = 0;
-      records_(b).oldest = (std::min)(records_(b).oldest, (std::max)(size, std::int64_t{policy_.sinks}));
+      records_(b).oldest = (std::min)(records_(b).oldest, size);
     }
   }
   /// Throws:  std::invalid_argument unless another object has the same policy
@@ -17763,8 +17740,10 @@ class ring_rows : public slot_rows<ring_row> {
                 static_cast<Index>(other.policy_.positions));
   }
  private:
+  /// The first stored token of row b after the sinks. Those at skipped positions count as stored.
+  std::int64_t oldest(Index b) const { return (std::max)(records_(b).oldest, std::int64_t{policy_.sinks}); }
   /// The first token after the sinks that is kept in a row whose newest token is `last`.
-  std::int64_t first_kept(std::int64_t last) const { return last + 1 - (slots_ - policy_.sinks); }
+  std::int64_t first_kept(std::int64_t last) const { return last + 1 - (slots() - policy_.sinks); }
   /// Whether a new token is still stored after its append.
   bool stays(std::int64_t i, std::int64_t kept) const { return i < policy_.sinks || i >= kept; }
   ring_policy policy_;
@@ -17786,10 +17765,13 @@ namespace rope::inline ROPE_ABI {
 ///     cache.append<Layout>(k, v, table);
 ///     attention<Layout>(q, cache, out, table);
 ///
-/// `append` copies no token that the same call would overwrite. A prompt longer than `chunk` takes two calls:
+/// `append` copies no token that the same call would overwrite. A prompt longer than `chunk` takes two calls
+/// and an empty ring, because the first call reads no key of the ring:
 ///
 ///     attention<Layout>(q, k, v, out, table, {.window = 1024, .sinks = 4});  // those of the ring
 ///     cache.append<Layout>(k, v, table);
+///
+/// If the ring has tokens, append and attend in pieces of at most `chunk` tokens.
 ///
 /// `append_at` is for a ring that is restored or that starts at token n. Positions of a row ascend, from
 /// next_positions() or a later position on. Earlier ones throw std::invalid_argument. Skipped positions have
@@ -17907,12 +17889,17 @@ class ring_cache : public token_cache<ring_cache<T>, T, detail::value_place::own
     }
     // Sinks are never overwritten. Of the other keys, the first query needs the oldest ones.
     const std::int64_t first = seen(b) - queries, oldest = (std::max)(first, std::int64_t{policy().sinks});
-    if (oldest - first < queries && !holds_window(b, oldest))
-      detail::throw_invalid(function, "the query at ", oldest,
-                            " needs keys that were overwritten; attend with at most chunk = ", policy().chunk,
-                            " queries per call, got ", queries,
-                            ", or before its tokens are appended: attention(q, k, v, out, table, {.window = ",
-                            policy().window, ", .sinks = ", policy().sinks, "}), then append(k, v, table)");
+    if (oldest - first >= queries || holds_window(b, oldest)) return;
+    std::string for_prompts;
+    if (first == 0)
+      for_prompts =
+          ", or a prompt before it is appended to an empty ring: attention(q, k, v, out, table, "
+          "{.window = " +
+          std::to_string(policy().window) + ", .sinks = " + std::to_string(policy().sinks) +
+          "}), then append(k, v, table)";
+    detail::throw_invalid(function, "the query at ", oldest,
+                          " needs keys that were overwritten; append and attend to at most chunk = ",
+                          policy().chunk, " tokens per call, got ", queries, for_prompts);
   }
   static constexpr detail::cache_names names = ROPE_DETAIL_CACHE_NAMES("ring_cache");  // in messages
  private:
@@ -18153,8 +18140,8 @@ struct block_pass {
     check_rule(function, batch == 0 ? x.rows() == 0 : x.rows() % batch == 0,
                "the rows of tokens must be a multiple of batch", x.rows(), batch);
     const Index tokens = batch == 0 ? 0 : x.rows() / batch;
-    check_extents(function, static_cast<const T*>(nullptr), batch, tokens, heads,
-                  (std::max)(shape.head_dim, shape.value_dim), "the heads of a call");
+    check_extents<T>(function, batch, tokens, heads, (std::max)(shape.head_dim, shape.value_dim),
+                     "the heads of a call");
     return tokens;
   }
   /// Checks shapes, positions and options of a call, before the first product. Queries are projected from x,
@@ -19529,9 +19516,7 @@ void write_newest(const head_view<K>& k, const head_view<V>& v, const page_view<
       "write_pages", pages, [&](Index s) { return newest.start(s); },
       [&](Index s) { return newest.count(s); });
   position_range positions;
-  for (Index s = 0; s < newest.batch(); ++s)
-    if (newest.count(s) > 0)
-      for (const Index position : {newest.start(s), newest.seen(s) - 1}) positions.include(position);
+  for (Index s = 0; s < newest.batch(); ++s) positions.include(newest.start(s), newest.count(s));
   if constexpr (!are_copied<Keys>) {
     if (pages.storage() == key_storage::raw) refuse_raw_keys("write_pages");
     check_rotation<Layout>("write_pages", k, keys.table, known_range{positions});
