@@ -16317,7 +16317,7 @@ class slot_rows {
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
   Index batch() const { return records_.rows(); }
   /// The number of slots of a row.
-  Index slots() const { return order_.capacity(); }
+  Index slot_count() const { return order_.capacity(); }
   number_array<Record> records_;    // [batch]
   row_places<std::int64_t> order_;  // the positions that decide visibility
   newest_tokens newest_;
@@ -16355,9 +16355,9 @@ class cache_rows : public slot_rows<growing_row> {
   /// Throws:  std::length_error unless the new tokens fit
   void check_room(const char* function, const row_tokens& added) const {
     for (Index b = 0; b < batch(); ++b)
-      if (const Index count = added.count(b); count > slots() - size(b))
+      if (const Index count = added.count(b); count > slot_count() - size(b))
         throw_length(function, count, " tokens do not fit into row ", b, ", which holds ", size(b), " of ",
-                     slots(), "; call reserve");
+                     slot_count(), "; call reserve");
   }
   /// New tokens may be at any positions.
   template <class Source>
@@ -16425,8 +16425,8 @@ class cache_rows : public slot_rows<growing_row> {
   }
   /// Throws:  std::length_error unless row `from` of another object fits into a row of this one
   void check_copy(const char* function, const cache_rows& other, Index from) const {
-    if (other.size(from) > slots())
-      throw_length(function, other.size(from), " tokens do not fit into a row, which holds ", slots(),
+    if (other.size(from) > slot_count())
+      throw_length(function, other.size(from), " tokens do not fit into a row, which holds ", slot_count(),
                    "; call reserve");
   }
  private:
@@ -17613,7 +17613,7 @@ class ring_rows : public slot_rows<ring_row> {
   bool empty(Index b) const { return seen(b) == 0; }
   /// Requires:  token >= 0
   Index slot(std::int64_t token) const {
-    const Index ring = slots() - policy_.sinks;  // not positive in a moved-from cache
+    const Index ring = slot_count() - policy_.sinks;  // not positive in a moved-from cache
     if (ring <= 0) return 0;
     if (token < policy_.sinks) return to_index(token);
     return to_index(policy_.sinks + (token - policy_.sinks) % ring);
@@ -17743,7 +17743,7 @@ class ring_rows : public slot_rows<ring_row> {
   /// The first stored token of row b after the sinks. Those at skipped positions count as stored.
   std::int64_t oldest(Index b) const { return (std::max)(records_(b).oldest, std::int64_t{policy_.sinks}); }
   /// The first token after the sinks that is kept in a row whose newest token is `last`.
-  std::int64_t first_kept(std::int64_t last) const { return last + 1 - (slots() - policy_.sinks); }
+  std::int64_t first_kept(std::int64_t last) const { return last + 1 - (slot_count() - policy_.sinks); }
   /// Whether a new token is still stored after its append.
   bool stays(std::int64_t i, std::int64_t kept) const { return i < policy_.sinks || i >= kept; }
   ring_policy policy_;

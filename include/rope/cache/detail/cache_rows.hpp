@@ -112,7 +112,7 @@ class slot_rows {
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
   Index batch() const { return records_.rows(); }
   /// The number of slots of a row.
-  Index slots() const { return order_.capacity(); }
+  Index slot_count() const { return order_.capacity(); }
 
   number_array<Record> records_;    // [batch]
   row_places<std::int64_t> order_;  // the positions that decide visibility
@@ -157,9 +157,9 @@ class cache_rows : public slot_rows<growing_row> {
   /// Throws:  std::length_error unless the new tokens fit
   void check_room(const char* function, const row_tokens& added) const {
     for (Index b = 0; b < batch(); ++b)
-      if (const Index count = added.count(b); count > slots() - size(b))
+      if (const Index count = added.count(b); count > slot_count() - size(b))
         throw_length(function, count, " tokens do not fit into row ", b, ", which holds ", size(b), " of ",
-                     slots(), "; call reserve");
+                     slot_count(), "; call reserve");
   }
   /// New tokens may be at any positions.
   template <class Source>
@@ -229,8 +229,8 @@ class cache_rows : public slot_rows<growing_row> {
   }
   /// Throws:  std::length_error unless row `from` of another object fits into a row of this one
   void check_copy(const char* function, const cache_rows& other, Index from) const {
-    if (other.size(from) > slots())
-      throw_length(function, other.size(from), " tokens do not fit into a row, which holds ", slots(),
+    if (other.size(from) > slot_count())
+      throw_length(function, other.size(from), " tokens do not fit into a row, which holds ", slot_count(),
                    "; call reserve");
   }
 

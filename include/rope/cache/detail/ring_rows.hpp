@@ -54,7 +54,7 @@ class ring_rows : public slot_rows<ring_row> {
   bool empty(Index b) const { return seen(b) == 0; }
   /// Requires:  token >= 0
   Index slot(std::int64_t token) const {
-    const Index ring = slots() - policy_.sinks;  // not positive in a moved-from cache
+    const Index ring = slot_count() - policy_.sinks;  // not positive in a moved-from cache
     if (ring <= 0) return 0;
     if (token < policy_.sinks) return to_index(token);
     return to_index(policy_.sinks + (token - policy_.sinks) % ring);
@@ -188,7 +188,7 @@ class ring_rows : public slot_rows<ring_row> {
   /// The first stored token of row b after the sinks. Those at skipped positions count as stored.
   std::int64_t oldest(Index b) const { return (std::max)(records_(b).oldest, std::int64_t{policy_.sinks}); }
   /// The first token after the sinks that is kept in a row whose newest token is `last`.
-  std::int64_t first_kept(std::int64_t last) const { return last + 1 - (slots() - policy_.sinks); }
+  std::int64_t first_kept(std::int64_t last) const { return last + 1 - (slot_count() - policy_.sinks); }
   /// Whether a new token is still stored after its append.
   bool stays(std::int64_t i, std::int64_t kept) const { return i < policy_.sinks || i >= kept; }
 
