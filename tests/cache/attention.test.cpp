@@ -170,8 +170,8 @@ TEST_CASE("an invalid call of attention to a cache throws and nothing is written
   rejected(
       invalid,
       "attention: the query at 1 needs keys that were overwritten; append and attend to at most chunk = 2 "
-      "tokens per call, got 7, or a prompt before it is appended to an empty ring: attention(q, k, v, out, "
-      "table, {.window = 3, .sinks = 1}), then append(k, v, table)",
+      "tokens per call, got 7; for the prompt of an empty ring, call attention(q, k, v, out, table, {.window "
+      "= 3, .sinks = 1}), then append(k, v, table)",
       [&] { attention<half_split>(x.q(2, 7), ring, x.out(2, 7), table); });
   rejected(invalid,
            "attention: leave causal, window and sinks at their defaults, the ring_cache has its own, causal "

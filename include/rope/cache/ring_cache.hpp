@@ -166,7 +166,7 @@ class ring_cache : public token_cache<ring_cache<T>, T, detail::value_place::own
     std::string for_prompts;
     if (first == 0)
       for_prompts =
-          ", or a prompt before it is appended to an empty ring: attention(q, k, v, out, table, "
+          "; for the prompt of an empty ring, call attention(q, k, v, out, table, "
           "{.window = " +
           std::to_string(policy().window) + ", .sinks = " + std::to_string(policy().sinks) +
           "}), then append(k, v, table)";
