@@ -2,7 +2,7 @@
 #ifndef ROPE_ATTENTION_DETAIL_PAIR_STREAMS_HPP
 #define ROPE_ATTENTION_DETAIL_PAIR_STREAMS_HPP
 
-#include <algorithm>  // std::copy_n, std::max, std::min
+#include <algorithm>  // std::copy_n
 #include <cstddef>
 #include <cstdint>
 #include <utility>  // std::index_sequence
@@ -125,11 +125,10 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
                                               typename Products::sum* sums_in_memory, Index sum_stride,
                                               const Load& load, stream_ahead* ahead,
                                               repeated_prefetch again) {
+  using stored = typename Products::stored;
   using pairs = typename Products::pairs;
   using sums = typename Products::sums;
-  constexpr Index width = 2 * Products::lanes;
-  constexpr Index bytes = blocks * width * Index(sizeof(typename Products::stored)),
-                  together = (std::max)(Index{2}, tokens_per_prefetch(bytes));
+  constexpr Index width = 2 * Products::lanes, bytes = blocks * width * Index(sizeof(stored));
   sums sum[std::size_t(rows * blocks * 2)];
   // place(i) is the place in `sum` of the even sums of row i % rows and block i / rows. The odd sums of this
   // row and block are `rows` places later.
@@ -142,39 +141,27 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
     sum[place(i)] = both.even;
     sum[place(i) + rows] = both.odd;
   });
-  const auto multiply = [&]<std::size_t... r>(Index even_token, const auto& load_even, const auto& load_odd,
-                                              std::index_sequence<r...>) ROPE_DETAIL_INLINE_LAMBDA {
-    const pairs weight[] = {
-        in_register(Products::fill(values.weights + Index(r) * panel_shape<float>::tile + even_token))...};
-    unrolled<std::size_t(blocks)>([&](auto n) ROPE_DETAIL_INLINE_LAMBDA {
-      const auto tokens = Products::of_tokens(in_register(load_even(n)), in_register(load_odd(n)));
-      sums *even = sum + 2 * n * rows, *odd = even + rows;
-      ((even[r] = Products::multiply_add(weight[r], tokens.even, even[r])), ...);
-      ((odd[r] = Products::multiply_add(weight[r], tokens.odd, odd[r])), ...);
+  const stored zeros[std::size_t(blocks * width)] = {};
+  for (Index first = values.first / 2 * 2, last; first < values.last; first = last) {
+    const bool has_even = first >= values.first, has_odd = first + 1 < values.last;
+    last = has_even && has_odd ? values.last / 2 * 2 : first + 2;
+    const stored *even = has_even ? values.at(first) : zeros, *odd = has_odd ? values.at(first + 1) : zeros;
+    for_tokens<bytes, 2>(first, last, ahead != nullptr, ahead, again, [&](Index j) ROPE_DETAIL_INLINE_LAMBDA {
+      const std::ptrdiff_t row = (j - first) * values.rows.stride;
+      unrolled<std::size_t(blocks)>([&](auto n) ROPE_DETAIL_INLINE_LAMBDA {
+        const auto tokens =
+            Products::of_tokens(in_register(load(even + row, n)), in_register(load(odd + row, n)));
+        const pairs of_even = in_register(tokens.even), of_odd = in_register(tokens.odd);
+        // Each weight is read again for each block. With all weights in registers, GCC would keep some of
+        // them and of the sums in memory.
+        unrolled<std::size_t(rows)>([&](auto r) ROPE_DETAIL_INLINE_LAMBDA {
+          const pairs weight = Products::fill(values.weights + Index(r) * panel_shape<float>::tile + j);
+          sums *even_sum = sum + 2 * n * rows + r, *odd_sum = even_sum + rows;
+          *even_sum = Products::multiply_add(weight, of_even, *even_sum);
+          *odd_sum = Products::multiply_add(weight, of_odd, *odd_sum);
+        });
+      });
     });
-  };
-  const auto prefetch = [&](Index tokens) {
-    if (ahead != nullptr) prefetch_batch<bytes>(*ahead, again, tokens);
-  };
-  constexpr auto each_row = std::make_index_sequence<std::size_t(rows)>{};
-  const auto token = [&](Index j) {
-    return [&, j](int n) ROPE_DETAIL_INLINE_LAMBDA { return load(values.at(j), n); };
-  };
-  const auto nothing = [&](int) { return load_first_pairs<Products>(values.rows.rows, 0); };
-  Index j = values.first;
-  if (j % 2 == 1) {
-    prefetch(1);
-    multiply(j - 1, nothing, token(j), each_row);
-    ++j;
-  }
-  while (j + 2 <= values.last) {
-    const Index end = (std::min)(j + together, values.last / 2 * 2);
-    prefetch(end - j);
-    for (; j < end; j += 2) multiply(j, token(j), token(j + 1), each_row);
-  }
-  if (j < values.last) {
-    prefetch(1);
-    multiply(j, token(j), nothing, each_row);
   }
   unrolled<std::size_t(rows * blocks)>(
       [&](auto i) { Products::store_sums(in_memory(i), sum[place(i)], sum[place(i) + rows]); });

@@ -67,6 +67,25 @@ struct repeated_prefetch {
   }
 };
 
+/// What to prefetch while some tokens are processed, if it is at regular strides.
+struct lines_ahead {
+  std::uintptr_t next;    // the next bytes in memory order
+  std::uintptr_t again;   // of the second prefetch; 0: there is none
+  std::ptrdiff_t stride;  // bytes from token to token of the second prefetch
+
+  /// Prefetches `bytes` bytes for each of `tokens` tokens, and the second time for as many.
+  template <Index bytes, Index tokens>
+  EIGEN_ALWAYS_INLINE void prefetch() {
+    for (Index byte = 0; byte < bytes * tokens; byte += line_bytes)
+      prefetch_line<2>(next + static_cast<std::uintptr_t>(byte));
+    next += static_cast<std::uintptr_t>(bytes * tokens);
+    if (again == 0) return;
+    for (Index token = 0; token < tokens; ++token, again += static_cast<std::uintptr_t>(stride))
+      for (Index byte = 0; byte < bytes; byte += line_bytes)
+        prefetch_line<1>(again + static_cast<std::uintptr_t>(byte));
+  }
+};
+
 /// The memory to prefetch while other tokens are processed: rows of `row` channels, `stride` channels apart,
 /// in memory order. The first row may be anywhere, for example in another page.
 class stream_ahead {
@@ -105,6 +124,17 @@ class stream_ahead {
     for (; left_ <= 0 && row_ > 0; left_ += row_) next_ += static_cast<std::uintptr_t>(stride_ - row_);
     return here;
   }
+  /// What to prefetch while the next tokens are processed, `bytes` for each. Reduces `tokens` to the tokens
+  /// for which it is at regular strides, rounded to a multiple of `step` that is not 0.
+  EIGEN_ALWAYS_INLINE lines_ahead next_tokens(Index bytes, Index step, repeated_prefetch& again,
+                                              Index& tokens) {
+    if (stride_ != row_ && row_ > 0 && left_ < bytes * tokens) tokens = pieces_of(Index(left_), bytes);
+    if (again.left > 0) tokens = (std::min)(tokens, again.left);
+    tokens = (std::max)(step, tokens / step * step);
+    const lines_ahead lines = {take(bytes * tokens), again.address, again.stride};
+    if (again.address != 0) again.advance(tokens);
+    return lines;
+  }
 
  private:
   std::uintptr_t next_, first_;
@@ -112,24 +142,21 @@ class stream_ahead {
   Index tokens_;
 };
 
-/// The number of tokens, of `bytes` each, that are prefetched together. Prefetching single tokens takes as
-/// many instructions as multiplying a line of values by four rows.
-constexpr Index tokens_per_prefetch(Index bytes) {
-  return (std::max)(Index{1}, (std::min)(Index{8}, 4 * line_bytes / bytes));
-}
-
-/// Prefetches the next tokens * bytes bytes of `ahead`, and issues the second prefetch of `tokens` tokens
-/// from `again` on.
-template <Index bytes>
-EIGEN_ALWAYS_INLINE void prefetch_batch(stream_ahead& ahead, repeated_prefetch& again, Index tokens) {
-  const std::uintptr_t next = ahead.take(tokens * bytes);
-  for (Index byte = 0; byte < tokens * bytes; byte += line_bytes)
-    prefetch_line<2>(next + static_cast<std::uintptr_t>(byte));
-  if (again.address == 0) return;
-  for (Index token = 0; token < tokens; ++token)
-    for (Index byte = 0; byte < bytes; byte += line_bytes)
-      prefetch_line<1>(again.address + static_cast<std::uintptr_t>(token * again.stride + byte));
-  again.advance(tokens);
+/// Calls body(j) for j = first, first + step, ... < last. Each call processes `step` tokens, of which the
+/// kernel reads `bytes` bytes each. If `prefetches` is true, as many bytes of `ahead` are prefetched before.
+/// Their addresses are found once for many tokens, because that takes longer than a token's product.
+template <Index bytes, Index step, class Prefetches, class Body>
+EIGEN_ALWAYS_INLINE void for_tokens(Index first, Index last, Prefetches prefetches, stream_ahead* ahead,
+                                    repeated_prefetch& again, const Body& body) {
+  for (Index j = first, end; j < last; j = end) {
+    Index count = last - j;
+    lines_ahead lines = {};
+    if (prefetches) lines = ahead->next_tokens(bytes, step, again, count);
+    for (end = j + count; j < end; j += step) {
+      if (prefetches) lines.prefetch<bytes, step>();
+      body(j);
+    }
+  }
 }
 
 /// Prefetches one cache line per row: the next lines in memory order from `next` on, and the second time the

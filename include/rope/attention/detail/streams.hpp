@@ -214,25 +214,20 @@ EIGEN_DONT_INLINE void value_block(const A* weights, std::span<const value_run<R
   using P = packet<A>;
   using V = typename Rows::value_type;
   constexpr std::size_t rows = sizeof...(r), packets = sizeof...(n);
-  constexpr Index L = lanes<P>, bytes = Index(packets) * L * Index(sizeof(V)),
-                  together = tokens_per_prefetch(bytes);
+  constexpr Index L = lanes<P>, bytes = Index(packets) * L * Index(sizeof(V));
   P sums[rows * packets];
   (load_each(sums_in_memory + Index(n) * L, sum_stride, sums + n * rows, each_row), ...);
   for (const value_run<Rows>& run : runs) {
     Rows values = run.rows.from_channel(c);
     repeated_prefetch again = run.again.after(c * Index(sizeof(V)));
-    for (Index j = 0; j < run.count; ++j, ++weights, values = values.from_row(1)) {
-      if (j % together == 0) {
-        const Index tokens = together == 1 ? 1 : (std::min)(together, run.count - j);
-        if constexpr (are_listed_rows<Rows>)
-          prefetch_rows<bytes>(values.next, tokens, c);
-        else if (prefetches)
-          prefetch_batch<bytes>(*run.ahead, again, tokens);
-      }
+    for_tokens<bytes, 1>(0, run.count, prefetches, run.ahead, again, [&](Index) ROPE_DETAIL_INLINE_LAMBDA {
+      if constexpr (are_listed_rows<Rows>) prefetch_rows<bytes>(values.next, 1, c);
       const V* value = values.at(0);
       const P weight[] = {in_register(fill<P>(weights[Index(r) * panel_shape<A>::tile]))...};
       (multiply_add_each(in_register(load<P>(value + Index(n) * L)), weight, sums + n * rows, each_row), ...);
-    }
+      ++weights;
+      values = values.from_row(1);
+    });
   }
   (store_each(sums_in_memory + Index(n) * L, sum_stride, sums + n * rows, each_row), ...);
 }
