@@ -77,6 +77,21 @@ TEST_CASE("ranges of keys are one per query, within the keys, and without a wind
   CHECK(rejected({.window = 3, .key_ranges = shared},
                  "key_ranges say which keys each query attends to, so window and sinks must be 0, got 3 "
                  "and 0"));
+  // Ranges of padding are not read.
+  const std::vector<rope::key_range> last = {{0, 1}, {0, 1}, {4, 9}, {0, 1}, {4, 9}, {4, 9}};
+  const std::vector<int> one_of_three = {2, 1}, all_of_one = {1, 3};
+  const auto with = [&](std::span<const rope::key_range> ranges, const std::vector<int>& counts) {
+    return rope::attention_options{.causal = false, .query_counts = counts, .key_ranges = ranges};
+  };
+  CHECK_NOTHROW(rope::detail::check_options("attention", with(last, one_of_three), shape));
+  CHECK(
+      rejected(with(last, all_of_one),
+               "key_ranges must lie within the 5 keys of the call, got {first = 4, count = 9} for query 4"));
+  CHECK_NOTHROW(
+      rope::detail::check_options("attention", with(std::span(last).first(3), one_of_three), shape));
+  CHECK(
+      rejected(with(std::span(last).first(3), all_of_one),
+               "key_ranges must lie within the 5 keys of the call, got {first = 4, count = 9} for query 2"));
   // Without rotation positions do not matter, so there may be more queries than keys.
   const rope::detail::attention_shape wide = {1, 3, 2, 4, 8};
   const std::vector<rope::key_range> both(3, {0, 2});

@@ -86,7 +86,8 @@ void poison(const head_view<T>& x, Index b, Index t, Index h, long kind) {
 /// Makes one thing wrong with ranges of keys.
 void spoil_ranges(bytes& b, setting& s, rope::attention_options& o) {
   rope::key_range& range = s.key_ranges[static_cast<std::size_t>(b.up_to(s.e.queries - 1))];
-  switch (b.up_to(4)) {
+  const bool is_read = s.query_counts.empty();
+  switch (is_read ? b.up_to(4) : 3 + b.up_to(1)) {
     case 0:
       range = {-1 - b.up_to(2), 1};
       break;

@@ -109,10 +109,12 @@ class decoder final : public moved_keys_target<kv_cache<T>> {
       drawn_ranges ranges;
       if (ranged) {
         ranges = drawn_ranges(b_, batch_, a.queries, longest);
+        for (std::size_t n = 0; n < ranges.list.size(); ++n)
+          if (!ranges.is_read(n, a.counts)) ranges.list[n] = {-1, longest + 2};
         options.key_ranges = ranges.list;
         if (!b_.one_in(8)) options.window = 0;
         const bool spoilt_one = b_.one_in(8);
-        if (spoilt_one) spoil_ranges(b_, longest, ranges, options);
+        if (spoilt_one) spoil_ranges(b_, longest, ranges, options, a.counts);
         invalid = spoilt_one || options.window != 0;
       }
       if (masked) {

@@ -183,9 +183,9 @@ struct attention_options {
   /// [queries] shared by the rows, or [batch * queries], or empty: the range of keys that each query may
   /// attend to. Keys are given by their index in the row, as in a mask, whatever their positions are. Ranges
   /// replace the causal rule, so `causal` is not read, and window and sinks must be 0. A range may be empty,
-  /// and must end within the keys of the call. Tiles of keys outside all ranges are skipped, so the cost is
-  /// that of the keys in the ranges. positions/key_ranges.hpp makes the ranges of prefixes, chunks, blocks
-  /// and documents.
+  /// and must end within the keys of the call. Ranges of padding are not read. Tiles of keys outside all
+  /// ranges are skipped, so the cost is that of the keys in the ranges. positions/key_ranges.hpp makes the
+  /// ranges of prefixes, chunks, blocks and documents.
   std::span<const key_range> key_ranges = {};
   /// Sparse attention: for each query, a list of the keys that it may attend to. There is one list per query
   /// [queries], shared by the rows, or per query of every row [batch * queries], and either one list for each
@@ -333,20 +333,29 @@ inline void check_numbers(const char* function, const attention_options& options
     throw_invalid(function, "dropout must be in [0, 1), got ", options.dropout);
 }
 
-/// Checks the ranges of keys, and that window and sinks are 0 if there are ranges.
+/// Checks the ranges of keys, and that window and sinks are 0 if there are ranges. Ranges of padding are not
+/// checked.
+///
+/// \param query_counts  [batch]: the number of queries of each row; empty: all of them
 ///
 /// Throws:  std::invalid_argument
 inline void check_key_ranges(const char* function, const attention_options& options,
-                             const attention_shape& shape) {
-  if (options.key_ranges.empty()) return;
+                             const attention_shape& shape, const any_integers& query_counts) {
+  const auto ranges = static_cast<Index>(options.key_ranges.size());
+  if (ranges == 0) return;
   require_length(function, "key_ranges", options.key_ranges.size(), shape.queries, shape.batch);
   if (options.window != 0 || options.sinks != 0)
     throw_invalid(function,
                   "key_ranges say which keys each query attends to, so window and sinks must be 0, got ",
                   options.window, " and ", options.sinks, "; shorten the ranges instead");
-  for (std::size_t i = 0; i < options.key_ranges.size(); ++i)
-    if (const auto [first, count] = options.key_ranges[i];
-        first < 0 || count < 0 || first > shape.keys || count > shape.keys - first)
+  const auto is_padding = [&](Index i) {  // in all rows that share the range
+    for (Index b = i / shape.queries, end = ranges == shape.queries ? shape.batch : b + 1; b < end; ++b)
+      if (i % shape.queries < count_of_row(query_counts, b, shape.queries)) return false;
+    return true;
+  };
+  for (Index i = 0; i < ranges; ++i)
+    if (const auto [first, count] = options.key_ranges[static_cast<std::size_t>(i)];
+        (first < 0 || count < 0 || first > shape.keys || count > shape.keys - first) && !is_padding(i))
       throw_invalid(function, "key_ranges must lie within the ", shape.keys,
                     " keys of the call, got {first = ", first, ", count = ", count, "} for query ", i);
 }
@@ -360,8 +369,10 @@ inline void check_sink_logits(const char* function, const attention_options& opt
 }
 
 /// Rejects lists and views in the options that do not fit the call.
-inline void check_lists(const char* function, const attention_options& options,
-                        const attention_shape& shape) {
+///
+/// \param query_counts  as in check_key_ranges
+inline void check_lists(const char* function, const attention_options& options, const attention_shape& shape,
+                        const any_integers& query_counts) {
   check_sink_logits(function, options, shape.heads);
   require_length(function, "query_positions", options.query_positions.size(), shape.queries, shape.batch);
   require_length(function, "key_positions", options.key_positions.size(), shape.keys, shape.batch);
@@ -373,7 +384,7 @@ inline void check_lists(const char* function, const attention_options& options,
   const score_view<bool>& mask = options.mask;
   if (bias) check_scores(function, "bias", {bias.batch, bias.heads, bias.queries, bias.keys}, shape);
   if (mask) check_scores(function, "mask", {mask.batch, mask.heads, mask.queries, mask.keys}, shape);
-  check_key_ranges(function, options, shape);
+  check_key_ranges(function, options, shape, query_counts);
 }
 
 /// Checks the offsets of packed sequences, and that no other option sets their positions or counts.
@@ -417,7 +428,7 @@ inline void check_options(const char* function, const attention_options& options
                           const attention_shape& shape, bool rotates = false) {
   check_numbers(function, options);
   check_segments(function, options, shape);  // before the lengths of counts: callers have one per segment
-  check_lists(function, options, shape);
+  check_lists(function, options, shape, options.query_counts);
   check_alignment(function, options, shape, rotates);
 }
 

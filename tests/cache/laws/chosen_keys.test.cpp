@@ -330,6 +330,37 @@ TEST_CASE("a cache that rotates keys attends within ranges to its rotated keys",
   }
 }
 
+TEST_CASE("ranges of the padding of a step may exceed the tokens of the longest row", "[cache]") {
+  testing::random dice(825);
+  const Index batch = 2, tokens = 4, before[] = {5, 12};
+  const std::vector<Index> counts = {4, 1}, prompts = {5, 12};
+  const frequency_table<> table(frequencies(head_dim), 20);
+  const auto k = random_numbers<float>(dice, batch * 12 * kv_heads * head_dim),
+             v = random_numbers<float>(dice, batch * 12 * kv_heads * value_dim),
+             q = random_numbers<float>(dice, batch * tokens * heads * head_dim);
+  const auto keys = bshd(k.data(), batch, 12, kv_heads, head_dim);
+  const auto values = bshd(v.data(), batch, 12, kv_heads, value_dim);
+  const auto queries = bshd(q.data(), batch, tokens, heads, head_dim);
+  kv_cache<float> cache(batch, 20, kv_heads, head_dim, value_dim);
+  cache.append<half_split>(keys, values, table, prompts);
+  cache.append<half_split>(keys.token_range(0, tokens), values.token_range(0, tokens), table, counts);
+  std::vector<key_range> ranges;  // chunks of 8 tokens: those of row 1 reach token 15, and it has 13 tokens
+  for (Index b = 0; b < batch; ++b)
+    for (Index p = before[b]; p < before[b] + tokens; ++p) ranges.push_back({p / 8 * 8, p % 8 + 1});
+  const auto attended = [&](const std::vector<key_range>& list) {
+    std::vector<float> out(static_cast<std::size_t>(batch * tokens * heads * value_dim), -9);
+    attention<half_split>(queries, cache, bshd(out.data(), batch, tokens, heads, value_dim), table,
+                          {.key_ranges = list}, counts);
+    return out;
+  };
+  const std::vector<float> out = attended(ranges);
+  std::fill(ranges.end() - 3, ranges.end(), key_range{0, 0});
+  CHECK(testing::same_bits(out, attended(ranges)));
+  ranges[4] = {8, 6};  // of a query
+  CHECK(testing::throws_saying<std::invalid_argument>([&] { attended(ranges); },
+                                                      "{first = 8, count = 6} for query 4"));
+}
+
 TEST_CASE("a batch padded on the left generates the tokens of each row alone", "[cache]") {
   testing::random dice(830);
   const Index tokens = 50, steps = 3, all = tokens + steps;

@@ -31,6 +31,13 @@ struct drawn_ranges {
       list.push_back({first, static_cast<Index>(b.up_to(long(keys - first)))});
     }
   }
+  /// Whether range n of the list is that of a query, in a call whose row r has counts[r] queries. Empty: all.
+  bool is_read(std::size_t n, const std::vector<Index>& counts) const {
+    const auto i = static_cast<Index>(n) % queries, row = static_cast<Index>(n) / queries;
+    if (counts.empty()) return true;
+    if (static_cast<Index>(list.size()) > queries) return i < counts[static_cast<std::size_t>(row)];
+    return i < *std::max_element(counts.begin(), counts.end());
+  }
   /// Calls f(t) for every token of row r, of `size`, to which its query i attends.
   template <class Call>
   void for_seen(Index r, Index i, Index size, const Call& f) const {
@@ -41,10 +48,13 @@ struct drawn_ranges {
 };
 
 /// Makes one thing wrong with ranges, which the options then refer to.
-inline void spoil_ranges(bytes& b, Index keys, drawn_ranges& ranges, rope::attention_options& options) {
-  rope::key_range& one =
-      ranges.list[static_cast<std::size_t>(b.up_to(static_cast<long>(ranges.list.size()) - 1))];
-  switch (b.up_to(3)) {
+///
+/// \param counts  as in is_read
+inline void spoil_ranges(bytes& b, Index keys, drawn_ranges& ranges, rope::attention_options& options,
+                         const std::vector<Index>& counts = {}) {
+  const auto n = static_cast<std::size_t>(b.up_to(static_cast<long>(ranges.list.size()) - 1));
+  rope::key_range& one = ranges.list[n];
+  switch (ranges.is_read(n, counts) ? b.up_to(3) : 3) {
     case 0:
       one.first = -1 - b.up_to(2);
       break;

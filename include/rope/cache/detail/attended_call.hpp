@@ -377,7 +377,7 @@ void attended_call<Layout, T, Rows, S, Threads>::check_call() {
   if constexpr (rotates) rows_.template check_table<Layout>(*table_);
   for (Index b = 0; b < queries_.asking(); ++b) shape_.keys = (std::max)(shape_.keys, keys(b).tokens);
   check_numbers("attention", options_);
-  check_lists("attention", options_, shape_);
+  check_lists("attention", options_, shape_, queries_.counts());
   check_selected("attention", options_, shape_, queries_.asking() == 0 ? 1 : keys(0).heads, queries_.asking(),
                  [&](Index b) {
                    return selecting_row{queries_.count(b), keys(b).tokens,

@@ -78,7 +78,7 @@ void check_next(const Cache& cache, const step_shape& shape, const attention_opt
       if (count_of_row(counts, b, tokens) > 0) cache.check_queries(function, b, 0);  // skipped positions
   }
   check_numbers(function, options);
-  check_lists(function, options, {cache.batch(), tokens, keys, shape.heads, shape.head_dim});
+  check_lists(function, options, {cache.batch(), tokens, keys, shape.heads, shape.head_dim}, counts);
   const Index chunk = chunk_of(cache, tokens);
   const auto check_later_chunks = [&] {  // append checks the first one before it writes
     if (chunk < tokens)

@@ -27,6 +27,8 @@ class row_tokens {
   Index asking() const { return rows_; }
   /// The number of tokens of each row of the call, with padding.
   Index width() const { return tokens_; }
+  /// The number of tokens of each row, [rows]. Empty: all of them, or those of the offsets.
+  const row_counts& counts() const { return counts_; }
   /// The number of tokens of row b.
   Index count(Index b) const {
     return offsets_.empty() ? count_of_row(counts_, b, tokens_) : to_index(offset(b + 1) - offset(b));
