@@ -282,14 +282,16 @@ TEST_CASE("calls of the pages: different tokens for each head", "[library]") {
 
   by_head.append<Layout>(heads_as_batch(k, kv_heads), heads_as_batch(v, kv_heads), table);
   attention<Layout>(heads_as_batch(q, kv_heads), by_head, heads_as_batch(out, kv_heads), table);
-  by_head.remove(5, 1, batch_row{1 * kv_heads + 1});  // token 5 of key head 1 of row 1
+  by_head.evict(std::vector{5, 2}, batch_row{1 * kv_heads + 1});  // of key head 1 of row 1
   CHECK(by_head.size(2) == many);
-  CHECK(by_head.size(3) == many - 1);
+  CHECK(by_head.size(3) == many - 2);
+  by_head.evict(std::vector{4}, batch_row{3});  // the newest token
+  for (const std::int64_t next : by_head.next_positions()) CHECK(next == many);
   std::fill(result.begin(), result.end(), 0.0f);
   by_head.append<Layout>(heads_as_batch(k, kv_heads), heads_as_batch(v, kv_heads), table);
   attention<Layout>(heads_as_batch(q, kv_heads), by_head, heads_as_batch(out, kv_heads), table);
   CHECK(*out.at(1, many - 1, 3) == testing::Approx(1));
-  CHECK(by_head.size(3) == 2 * many - 1);
+  CHECK(by_head.size(3) == 2 * many - 3);
 }
 
 TEST_CASE("calls of the pages: caches of coordinates", "[library]") {
