@@ -138,3 +138,12 @@ TEST_CASE("rotating the copy and storing it back rotates the tensor by index", "
       "rope::staged: store(x) takes the extents of the tensor that was copied, got 7 for 6 on index 3"));
   CHECK(other(0, 0, 0, 0) == 7);
 }
+
+TEST_CASE("a tensor without numbers is copied and stored back", "[rotation]") {
+  Eigen::Tensor<float, 4> columns(B, 0, H, D);
+  Eigen::Tensor<float, 4, Eigen::RowMajor> rows(B, S, 0, D);
+  auto copy = rope::staged<"bshd">(columns);
+  rope::rotate<rope::half_split>(copy.view(), rope::frequency_table(rope::frequencies(D), 10));
+  CHECK_NOTHROW(copy.store(columns));
+  CHECK_NOTHROW(rope::staged<"bshd">(rows).store(rows));
+}

@@ -143,7 +143,7 @@ class staged_tensor {
       if (memory.extents[i] != extents_[i])
         detail::throw_invalid("staged", "store(x) takes the extents of the tensor that was copied, got ",
                               memory.extents[i], " for ", extents_[i], " on index ", i);
-      if (extents_[i] > 1 && memory.strides[i] == 0)
+      if (extents_[i] > 1 && memory.strides[i] == 0 && numbers_.size() > 0)
         detail::throw_invalid("staged", "store(x) needs memory for every number, got a stride of 0 on index ",
                               i);
     }
