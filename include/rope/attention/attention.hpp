@@ -206,9 +206,10 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
 ///
 /// Throws:    as above; std::invalid_argument if the rotated channels exceed the head, queries_are_rotated is
 ///            set, positions are left out although a table has coordinates for every token of several rows,
-///            or the tables are xPos tables and the options are not causal (xPos multiplies the score of a
-///            key after its query by a factor that grows with their distance); std::out_of_range if a
-///            position is outside the table; out is then unchanged
+///            positions equal the coordinates that a table was made of, or the tables are xPos tables and the
+///            options are not causal (xPos multiplies the score of a key after its query by a factor that
+///            grows with their distance); std::out_of_range if a position is outside the table; out is then
+///            unchanged
 /// Accuracy:  for int8, as above, with e = m^2 |scale| |q_i| max_j s_j sqrt(head_dim) / 2, where m is the
 ///            attention_factor of the table and |q_i| a Euclidean length. (A rotation moves the error of a
 ///            key between channels and keeps only its length.)
@@ -227,11 +228,11 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
                  threads);
 }
 
-/// Catches calls that match no other overload and reports the missing or misplaced argument. Returns int, so
-/// that the first error of `r = attention(q, k, v, table)` is not about `void`.
+/// Catches calls that match no other overload and reports the missing or misplaced argument. The deduced
+/// return type makes its message the first one, also for `r = attention(q, k, v, table)`.
 template <class Layout = detail::unnamed_layout, class... Arguments>
 requires(detail::lacks_view<4, Arguments...>() || detail::lacks_output<Arguments...>() ||
-         detail::lacks_options<Arguments...>()) int attention(Arguments&&...) {
+         detail::lacks_options<Arguments...>()) auto attention(Arguments&&...) {
   constexpr bool no_view = detail::lacks_view<4, Arguments...>(),
                  no_output = !no_view && detail::lacks_output<Arguments...>();
   static_assert(!no_view, ROPE_DETAIL_VIEW_SENTENCE("attention"));

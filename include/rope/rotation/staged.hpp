@@ -195,9 +195,9 @@ auto staged(X&& x) {
     return staged_tensor<letters, std::remove_cvref_t<decltype(*memory::data)>>(x);
   }
 }
-/// Catches calls without letters. Returns int, so that the first error is not about `void`.
+/// Catches calls without letters. The deduced return type makes its message the first one.
 template <class X>
-int staged(X&& /*x*/) {
+auto staged(X&& /*x*/) {
   static_assert(
       std::is_void_v<X>,
       "staged: name the indices of the tensor in its own order, staged<\"bshd\">(x): b for batch, s or "
