@@ -404,3 +404,28 @@ TEST_CASE("a table with coordinates for every token of a batch needs positions",
   rope::attention(view(q), view(k), view(v), view(expected));
   CHECK(out == expected);
 }
+
+TEST_CASE("positions from which a table was made throw if attention gets them again", "[attention]") {
+  using rope::half_split;
+  const std::vector<std::int64_t> ids = {0, 0, 1, 2}, others = {3, 2, 1, 0};  // one token of padding
+  const rope::frequency_table<> table(rope::frequencies(8),
+                                      Eigen::Map<const Eigen::Matrix<std::int64_t, 4, 1>>(ids.data()));
+  const auto x = testing::random_channels<float>(4 * 8, 1);
+  std::vector<float> out(4 * 8, -1);
+  const auto heads = rope::thd(x.data(), 4, 1, 8);
+  const auto result = rope::thd(out.data(), 4, 1, 8);
+  const auto rejected = [&](const rope::attention_options& options) {
+    const char* const rule =
+        "the table was made of these ids, its row r of id number r; leave the ids out, got id 0 for row 0";
+    return testing::throws_saying<std::invalid_argument>(
+        [&] { rope::attention<half_split>(heads, heads, heads, result, table, options); },
+        "rope::attention: ", rule);
+  };
+  CHECK(rejected({.query_positions = ids, .key_positions = ids}));
+  CHECK(rejected({.query_positions = ids}));
+  CHECK(rejected({.key_positions = ids}));
+  CHECK(out == std::vector<float>(4 * 8, -1));
+  CHECK_NOTHROW(rope::attention<half_split>(heads, heads, heads, result, table,
+                                            {.query_positions = others, .key_positions = others}));
+  CHECK_NOTHROW(rope::attention<half_split>(heads, heads, heads, result, table));
+}

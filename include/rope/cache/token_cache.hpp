@@ -221,7 +221,7 @@ class token_cache {
     store(Cache::names.append_at, k, v, detail::unknown_table{}, positions, counts, threads);
   }
   /// Rotates copies of new keys by the given positions, and appends them.  Throws: as above, and as `append`
-  /// with a table
+  /// with a table; std::invalid_argument if positions equal the coordinates that the table was made of
   template <class Layout = detail::unnamed_layout, class K, class V, key_table Table, position_form P,
             class Threads = this_thread>
   requires(of_heads || rotation_table<Table>) void append_at(head_view<K> k, head_view<V> v,

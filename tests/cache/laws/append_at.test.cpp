@@ -182,3 +182,17 @@ TEST_CASE("invalid positions throw and nothing is written", "[cache]") {
       [&] { raw.append(added.token_range(0, 1), added.token_range(0, 1)); },
       "rope::kv_cache::append: positions must stay within 2^53 in magnitude, got 9007199254740993"));
 }
+
+TEST_CASE("positions from which a table was made throw if they are appended with it", "[cache]") {
+  const std::vector<int> ids = {0, 0, 1, 2};
+  const rope::frequency_table<> table(rope::frequencies(8), Eigen::Map<const Eigen::ArrayXi>(ids.data(), 4));
+  const std::vector<float> x(4 * 8, 1.0f);
+  const auto heads = rope::thd(x.data(), 4, 1, 8);
+  rope::kv_cache<float> cache(1, 4, 1, 8);
+  CHECK(testing::throws_saying<std::invalid_argument>(
+      [&] { cache.append_at<rope::half_split>(heads, heads, table, ids); },
+      "rope::kv_cache::append_at: the table was made of these ids, its row r of id number r; leave the ids "
+      "out, got id 0 for row 0"));
+  CHECK(cache.size(0) == 0);
+  CHECK_NOTHROW(cache.append_at<rope::half_split>(heads, heads, table, std::vector{3, 2, 1, 0}));
+}

@@ -155,6 +155,8 @@ read_rotation<T> checked_rotation(const char* function, const head_view<const T>
     check_rows_of_batch(function, q.batch, q.tokens, tables.queries().table(), advice);
   if (options.query_offsets.empty() && options.key_positions.empty())
     check_rows_of_batch(function, k.batch, k.tokens, tables.keys().table(), advice);
+  check_ids(function, q.tokens, tables.queries().table(), position_source(options.query_positions, q.tokens));
+  check_ids(function, k.tokens, tables.keys().table(), position_source(options.key_positions, k.tokens));
   check_rotation<Layout>(function, q, tables.queries(), known_range{rules.query_position_range()});
   check_rotation<Layout>(function, k.batch, k.tokens, k.head_dim, tables.keys(),
                          known_range{rules.key_position_range()});

@@ -283,6 +283,7 @@ class stored_tokens {
       if (!are_coordinates<At> && on_axes() && is_coordinate_table(function, coordinates_.axes(), table))
         throw_invalid(function,
                       "a table of coordinates has the positions of its tokens; leave out positions");
+      check_ids(function, k.tokens, table, positions);
       for (Index b = 0; b < k.batch; ++b)
         check_rotation<Layout>(function, k.batch_range(b, 1).token_range(0, added.count(b)),
                                in_new_keys(keys.table), positions_of_row(positions, b));
