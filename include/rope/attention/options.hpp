@@ -285,8 +285,8 @@ inline void check_alignment(const char* function, const attention_options& optio
       throw_invalid(
           function, name, " ", i, " has ", queries, " queries and ", keys,
           " keys, so its first query would be at position ", keys - queries,
-          "; give query_counts or query_positions (padding on the left: a mask), or causal = false for "
-          "cross-attention");
+          "; give query_counts or query_positions (padding on the left: a mask), or, for cross-attention "
+          "without a window and a table, causal = false");
   };
   const any_integers &query_offsets = options.query_offsets, &key_offsets = key_offsets_of(options);
   for (std::size_t s = 0; s + 1 < query_offsets.size(); ++s)

@@ -322,7 +322,8 @@ TEST_CASE("counts that leave a row more queries than keys throw", "[attention]")
   };
   const char* silent =
       "row 0 has 8 queries and 5 keys, so its first query would be at position -3; give query_counts or "
-      "query_positions (padding on the left: a mask), or causal = false for cross-attention";
+      "query_positions (padding on the left: a mask), or, for cross-attention without a window and a table, "
+      "causal = false";
   rejected({.key_counts = x.key_counts}, false, silent);
   rejected({.causal = false, .window = 2, .key_counts = x.key_counts}, false, silent);
   rejected({.causal = false, .key_counts = x.key_counts}, true, silent);
@@ -355,7 +356,8 @@ TEST_CASE("more queries than keys throw the same message, however they are count
         call,
         std::string("rope::") + function + ": " + row +
             " 0 has 6 queries and 2 keys, so its first query would be at position -4; give query_counts or "
-            "query_positions (padding on the left: a mask), or causal = false for cross-attention"));
+            "query_positions (padding on the left: a mask), or, for cross-attention without a window and a "
+            "table, causal = false"));
     CHECK(out == std::vector<float>(out.size(), -77.0f));
   };
   const auto attend = [&](Index query_tokens, Index key_tokens, const attention_options& options) {
