@@ -73,16 +73,19 @@ void test(rows& r, Eigen::MatrixXf& matrix, tensor& t, std::vector<int>& list, f
   take(rows(r * r));
   rope::rotate<half_split>(a, make_table(), rope::row_starts{std::vector<int>{1}});
   rope::attention(a, a, a, b, {.bias = rope::score_matrix(Eigen::MatrixXf(matrix))});
+  rope::attention(a, a, a, b, {.key_counts = std::vector<int>{1}});
+  const rope::attention_options counts{.query_counts = list, .key_counts = std::span<const int>(list)};
 }
 #endif
 
 #ifdef DANGLING_BLOCK
-// EXPECT: value of local variable 'a' will be destroyed.*'b' will.*'c' will.*'d' will.*'e' will
+// EXPECT: value of local variable 'a' will be destroyed.*'b' will.*'c' will.*'d' will.*'e' will.*'f' will
 void test(const rows& r) {
   const auto a = make_block().project_context(r, 1).keys();
   const auto b = make_block().project_context(r, 1).values();
   const rope::multi_head_shape& c = make_block().shape();
   const rope::multi_head_options& d = make_block().options();
   const rope::multi_head_weights<float>& e = make_block().weights();
+  const rope::attention_options f{.key_counts = std::vector<int>{1}};
 }
 #endif

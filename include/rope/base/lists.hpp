@@ -76,6 +76,9 @@ class any_integers {
   /// Throws:  std::invalid_argument if the list is a matrix
   template <integers_in_memory X>
   any_integers(const X& list) : any_integers("counts and offsets", list) {}
+  template <integers_in_memory X>
+  requires owns_memory<X> any_integers(const X& list ROPE_DETAIL_LIFETIMEBOUND)
+      : any_integers("counts and offsets", list) {}
   template <whole_number Integer>
   any_integers(const Integer* data, std::size_t size)
       : data_(data), size_(size), step_(sizeof(Integer)), read_(as<Integer>) {
