@@ -229,3 +229,21 @@ TEST_CASE("a weight without memory throws", "[block]") {
   CHECK(rejects({.q = w, .k = w, .v = w, .o = w, .k_norm = two},
                 "k_norm must have memory, got null for [1, 2]"));
 }
+
+TEST_CASE("an Eigen::Map of const numbers is a weight without braces", "[block]") {
+  using matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  const std::vector<float> memory(6 * 4, 1.0f);
+  const Eigen::Map<const matrix> map(memory.data(), 6, 4);
+  const Eigen::Map<const Eigen::RowVectorXf> bias(memory.data(), 6);
+  const rope::multi_head_weights<float> weights = {
+      .q = map, .k = {map}, .v = {map, bias}, .o = Eigen::Map<const matrix>(memory.data(), 4, 6)};
+  for (const auto* projection : {&weights.q, &weights.k, &weights.v}) {
+    CHECK(projection->weight.data() == memory.data());
+    CHECK(projection->weight.rows() == 6);
+  }
+  CHECK(weights.v.bias.size() == 6);
+  CHECK(weights.o.weight.rows() == 4);
+  float written[] = {1, 2, 3, 4};
+  const rope::projection<float> gradient = Eigen::Map<matrix>(written, 2, 2);
+  CHECK(gradient.weight.data() == written);
+}

@@ -3,7 +3,7 @@
 #define ROPE_BLOCK_WEIGHTS_HPP
 
 #include <array>     // std::tuple_size of extents
-#include <concepts>  // std::convertible_to
+#include <concepts>  // std::convertible_to, std::same_as
 #include <cstddef>
 #include <new>    // placement new
 #include <tuple>  // std::apply
@@ -76,6 +76,8 @@ struct projection {
   /// \param w  [out_features, in_features]
   /// \param b  [out_features] or empty
   projection(weight_map w, bias_map b = {nullptr, 0}) : weight(w), bias(b) {}
+  template <std::same_as<Eigen::Map<std::conditional_t<std::is_const_v<T>, const matrix, matrix>>> Map>
+  projection(const Map& w, bias_map b = {nullptr, 0}) : projection(weight_map(w), b) {}
   /// A row-major Eigen matrix and, optionally, a bias, which is a row vector or a column vector. Neither is
   /// copied.
   ///
