@@ -25,6 +25,10 @@ void tensors(tensor<Eigen::RowMajor>& row_major, tensor<Eigen::ColMajor>& column
   rope::dhsb(row_major);
 #endif
   rope::view_as<"ssd">(three);
+#ifdef RANK_OF_A_VIEW
+  // EXPECT: error: .*bshd: x must be an Eigen::Tensor or TensorMap of rank 4; .*another rank is view_as<letters>\(x\)
+  rope::bshd(three);
+#endif
 #ifdef LETTERS_OF_A_VIEW
   // EXPECT: error: .*view_as: channels must be the fastest index
   rope::view_as<"dss">(three);
