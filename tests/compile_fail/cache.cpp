@@ -122,7 +122,7 @@ void latents(rope::latent_cache<float>& cache, view x, std::vector<float>& list,
 #endif
   rope::latent_cache<Eigen::bfloat16>(1, 8, 16, 4);
 #ifdef QUANTIZED_LATENTS
-  // EXPECT: error: .*kv_cache: a channel type is float, double, Eigen::half, Eigen::bfloat16 or, where values have
+  // EXPECT: error: .*a cache has channels of float, double, Eigen::half, Eigen::bfloat16 or, in kv_cache and
   rope::latent_cache<std::int8_t>(1, 8, 16, 4);
 #endif
 }

@@ -27,8 +27,8 @@ template <class T, value_place place = value_place::own>
 class cache_memory {
   static_assert(
       channel<T> || (is_quantized<T> && place == value_place::own),
-      "kv_cache: a channel type is float, double, Eigen::half, Eigen::bfloat16 or, where values have memory "
-      "of their own, std::int8_t");
+      "a cache has channels of float, double, Eigen::half, Eigen::bfloat16 or, in kv_cache and ring_cache, "
+      "std::int8_t; latent_cache<Eigen::bfloat16> takes half the memory of float");
   static constexpr bool shared = place == value_place::in_keys;
 
  public:
