@@ -341,10 +341,9 @@ class hugging_face_importer {
     if (of_sliding != of_full)
       add_layers_where(model_.layers_without_sinks, model_.types,
                        [&](const std::string& type) { return (type == defaults_.full_type) != of_full; });
-    const auto size = text_.number("sliding_window_size", range::window),
-               window = text_.number("sliding_window", range::window);
-    if (size && window && !detail::equal(*size, *window))
-      model_.warn(text_.path() + "sliding_window_size is overruled by " + text_.path() + "sliding_window");
+    keyed_number window;
+    for (const char* key : {"sliding_window", "sliding_window_size"})
+      find_number(window, text_, key, range::window, model_);
   }
 
   /// Warns if layer_types lists sliding layers and the class does not use it.
