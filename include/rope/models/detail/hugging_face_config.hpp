@@ -323,7 +323,8 @@ head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaul
 /// in sliding layers.
 template <class J>
 head_shape head_shape_of_type(json_reader<J>& text, const head_shape& head,
-                              const hugging_face_record& defaults, const std::string& layer_type) {
+                              const hugging_face_record& defaults, const std::string& layer_type,
+                              model_draft& model) {
   if (defaults.swa_keys && layer_type == defaults.other_type)
     if (const auto own = text.index("swa_head_dim")) return {*own, 0, *own, false};
   auto full = text.index("global_head_dim");
@@ -336,8 +337,11 @@ head_shape head_shape_of_type(json_reader<J>& text, const head_shape& head,
                      *head_dim);
       if (head_dim) full = head_dim;
     }
-  if (!full && defaults.full_head_dim > 0) full = defaults.full_head_dim;
-  if (!full || layer_type != "full_attention") return head;
+  if (layer_type != "full_attention" || (!full && defaults.full_head_dim == 0)) return head;
+  if (!full) {
+    full = defaults.full_head_dim;
+    model.warn_assumed(text.path() + "global_head_dim", std::to_string(*full));
+  }
   return {*full, 0, *full, false};
 }
 

@@ -78,7 +78,7 @@ struct hugging_face_group_maker {
   void add(const std::string& layer_type, const J* given, const std::string& path,
            const group_terms& terms = {}) {
     rope_dictionary<J> rope{{given, path}, text, defaults, model, terms.by_type};
-    const head_shape head = head_shape_of_type(text, usual_head, defaults, layer_type);
+    const head_shape head = head_shape_of_type(text, usual_head, defaults, layer_type, model);
     const std::string type = rope.type();
     double base = base_of(rope.keys, terms, layer_type);
     const keyed_number share =

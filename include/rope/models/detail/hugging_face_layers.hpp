@@ -2,7 +2,7 @@
 #ifndef ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
 #define ROPE_MODELS_DETAIL_HUGGING_FACE_LAYERS_HPP
 
-#include <algorithm>  // std::any_of, std::binary_search
+#include <algorithm>  // std::binary_search
 #include <cmath>
 #include <cstddef>
 #include <optional>
@@ -357,8 +357,6 @@ struct hugging_face_layers {
   }
 
   /// Warns about the class defaults in use that differ from layer to layer.
-  ///
-  /// \param model   with its groups
   void name_assumed(model_draft& model) const {
     const auto name = [&](const char* key, const std::string& what) {
       model.warn_assumed(text.path() + key, what);
@@ -377,16 +375,6 @@ struct hugging_face_layers {
     if ((from || even) && count && model.types.empty() && !text.has("max_window_layers") &&
         window_of_sliding() > 0)
       name("max_window_layers", std::to_string(defaults.max_window_layers));
-
-    if (defaults.full_head_dim == 0 || text.has("global_head_dim")) return;
-    bool told = false;
-    if (const J* each = text.object("per_layer_config"))
-      for (const auto& item : each->items())
-        told = told || (item.value().is_object() && item.value().contains("head_dim"));
-    const bool used = std::any_of(model.groups.begin(), model.groups.end(), [](const layer_group& group) {
-      return group.layer_type == "full_attention";
-    });
-    if (used && !told) name("global_head_dim", std::to_string(defaults.full_head_dim));
   }
 };
 
