@@ -53,7 +53,7 @@ def fields_of(struct):
 
 
 def enums():
-    text = declarations() + open("include/rope/rotation/layout.hpp").read()
+    text = declarations() + open("include/rope/rotation/layout.hpp").read() + open("include/rope/models/layer_group.hpp").read()
     text = re.sub(r"//[^\n]*", "", text)
     return {name: len([v for v in body.split(",") if v.strip()]) for name, body in re.findall(r"enum class (\w+) \{([^}]*)\}", text)}
 
@@ -65,7 +65,7 @@ def main():
     os.makedirs(f"{out}/rope/models/detail", exist_ok=True)
     source = ["// written by tests/models/record_mutations.py\n"]
     for name, count in enums().items():
-        source.append(f"constexpr int count_of(rope::{name if name == 'layout_kind' else 'detail::' + name}) {{ return {count}; }}\n")
+        source.append(f"constexpr int count_of(rope::{name if name in ('layout_kind', 'mrope_order') else 'detail::' + name}) {{ return {count}; }}\n")
     for format_, (struct, tables) in FORMATS.items():
         for table in tables:
             text = open(f"{DETAIL}/{table}").read()

@@ -90,10 +90,8 @@ constexpr std::string_view broken_rule_of(const rope::detail::hugging_face_recor
     return "what a model has instead, and the word, are of the key rotates_if";
   if (r.own_rule && (per_type || lists || r.rotates_if.key == "rope_parameters"))
     return "own_rule is of a class that does without a rope dictionary";
-  if (r.mrope_time_last && (r.mrope_spread || r.mrope_side > 0))
-    return "mrope_time_last has an order of axes, and sections, of its own";
-  if (r.mrope_blocks && (r.mrope_time_last || r.mrope_spread || r.mrope_side > 0))
-    return "mrope_blocks has an order of axes, and sections, of its own";
+  if (r.mrope_side > 0 && r.mrope != rope::mrope_order::alternating)
+    return "mrope_side is of axes that alternate";
   if (r.one_base && r.form != dictionary_form::base_per_layer)
     return "one_base is of classes that read layer_rope_theta";
   if (r.swa_keys && (!per_type || !mixed || !r.sink_logits))

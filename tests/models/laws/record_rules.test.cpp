@@ -21,6 +21,7 @@ namespace {
 
 using namespace rope::detail;
 using rope::layout_kind;
+using rope::mrope_order;
 using testing::broken_rule_of;
 
 /// Records that break one rule, and the first words of the message.
@@ -139,11 +140,9 @@ TEST_CASE("a record of Hugging Face with a value that no file can show breaks a 
       {{.names = "", .form = per_type, .own_rule = true}, "own_rule is"},
       {{.names = "", .form = by_type, .own_rule = true}, "own_rule is"},
       {{.names = "", .own_rule = true, .rotates_if = {"rope_parameters"}}, "own_rule is"},
-      {{.names = "", .mrope_time_last = true, .mrope_spread = true}, "mrope_time_last has"},
-      {{.names = "", .mrope_time_last = true, .mrope_side = 1}, "mrope_time_last has"},
-      {{.names = "", .mrope_blocks = true, .mrope_time_last = true}, "mrope_blocks has"},
-      {{.names = "", .mrope_blocks = true, .mrope_spread = true}, "mrope_blocks has"},
-      {{.names = "", .mrope_blocks = true, .mrope_side = 1}, "mrope_blocks has"},
+      {{.names = "", .mrope = mrope_order::blocks, .mrope_side = 1}, "mrope_side is"},
+      {{.names = "", .mrope = mrope_order::time_last, .mrope_side = 1}, "mrope_side is"},
+      {{.names = "", .mrope = mrope_order::spread, .mrope_side = 1}, "mrope_side is"},
       {{.names = "", .one_base = true}, "one_base is"},
       {{.names = "", .pattern = {2}, .sink_logits = true, .swa_keys = true}, "swa_keys are"},
       {{.names = "", .form = per_type, .sink_logits = true, .swa_keys = true}, "swa_keys are"},

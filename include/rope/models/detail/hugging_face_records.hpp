@@ -29,6 +29,7 @@ template <class Record>
 std::span<const Record> hugging_face_plain_records() {
   using enum indexer_kind;
   using enum layout_kind;
+  using enum mrope_order;
   using enum query_growth;
   using enum which_slide;
   constexpr bool if_asked = true;
@@ -81,7 +82,7 @@ std::span<const Record> hugging_face_plain_records() {
       {.names = "dream rnd1", .base = 0, .slides = {not_known, if_asked}, .causal = false},
       {.names = "emu3", .base = 1e6},
       {.names = "ernie45", .layout = interleaved, .base = 500000, .head_dim = 128},
-      {.names = "ernie45moevl ernie45vlmoe", .layout = interleaved, .base = 500000, .mrope_time_last = true},
+      {.names = "ernie45moevl ernie45vlmoe", .layout = interleaved, .base = 500000, .mrope = time_last},
       {.names = "esm",
        .causal = false,
        .rotates_if = {"position_embedding_type", "learned positions or biases", "rotary"}},
@@ -122,7 +123,7 @@ std::span<const Record> hugging_face_plain_records() {
        .base = 500000,
        .note = "layers run twice: the second time queries attend to the keys of the first, and to their own "
                "within the last loop_window_size tokens"},
-      {.names = "isaac", .head_dim = 128, .mrope_blocks = true},
+      {.names = "isaac", .head_dim = 128, .mrope = blocks},
       {.names = "jinaembeddingsv3", .base = 20000, .causal = false},
       {.names = "jvlm jinavlm", .base = 1e6, .slides = {every}, .rotates_if = {"rope", "learned positions"}},
       {.names = "k2horizon",
@@ -201,7 +202,7 @@ std::span<const Record> hugging_face_plain_records() {
        .causal = false,
        .sink_logits = true,
        .own_rule = true},
-      {.names = "openpanguvl", .base = 64e6, .slides = {not_known, if_asked}, .mrope_spread = true},
+      {.names = "openpanguvl", .base = 64e6, .slides = {not_known, if_asked}, .mrope = spread},
       {.names = "ouro",
        .window = {4096},
        .slides = {from_max_window_layers, if_asked},

@@ -104,25 +104,26 @@ struct rope_dictionary {
     if (given && !model.sections.empty() && *given != model.sections)
       keys.refuse(key, "must agree with mrope_section next to text_config");
     if (!given && !model.sections.empty()) given = model.sections;
-    const bool of_class = defaults.mrope_side > 0,
-               alternate = !defaults.mrope_blocks && keys.boolean("mrope_interleaved").value_or(of_class);
+    const bool of_class = defaults.mrope_side > 0, in_blocks = defaults.mrope == mrope_order::blocks,
+               time_last = defaults.mrope == mrope_order::time_last,
+               alternate = !in_blocks && keys.boolean("mrope_interleaved").value_or(of_class);
     const Index pairs = group.frequencies.pairs();
     std::vector<Index>& sections = group.mrope_sections;
     if (given && static_cast<Index>(given->size()) > max_sections)
       keys.refuse(key, "must have at most ", max_sections, " values, got ", given->size());
     if (given)
       for (const double count : *given) sections.push_back(static_cast<Index>(count));
-    if (defaults.mrope_time_last && given) {
+    if (time_last && given) {
       if (sections.size() != 3 || sections[0] != sections[1])
         keys.refuse(key, "must be height, width and time, the first two equal, got [", joined(sections), "]");
       sections = {sections[2], sections[0], sections[1]};
-    } else if (defaults.mrope_time_last) {
+    } else if (time_last) {
       sections = sections_of_allocation(pairs);
     }
-    if (sections.empty() && (defaults.mrope_side > 0 || defaults.mrope_blocks)) {
+    if (sections.empty() && (of_class || in_blocks)) {
       const Index quarter = pairs / 4, side = defaults.mrope_side;
-      sections = defaults.mrope_blocks ? std::vector<Index>{pairs - 2 * quarter, quarter, quarter}
-                                       : sliced_sections({0, side, side}, pairs);
+      sections = in_blocks ? std::vector<Index>{pairs - 2 * quarter, quarter, quarter}
+                           : sliced_sections({0, side, side}, pairs);
       model.warn_assumed("mrope_section", "[" + joined(sections) + "]");
     }
     if (sections.empty()) {
@@ -130,15 +131,12 @@ struct rope_dictionary {
         model.warn(keys.path() + "mrope_interleaved has no effect without " + key);
       return;
     }
-    if (alternate != of_class && !defaults.mrope_time_last && has_class_not_in("", defaults.names))
+    if (alternate != of_class && !time_last && has_class_not_in("", defaults.names))
       model.warn_once(keys.path() + "mrope_interleaved is " + (alternate ? "true" : "false") +
                       ": vLLM follows it, as here, but the class of " + model.architecture +
                       " in transformers does not read it");
-    mrope_order& order = group.section_order;
-    order = defaults.mrope_time_last             ? mrope_order::time_last
-            : alternate && defaults.mrope_spread ? mrope_order::spread
-            : alternate                          ? mrope_order::alternating
-                                                 : mrope_order::blocks;
+    const mrope_order order = alternate || time_last ? defaults.mrope : mrope_order::blocks;
+    group.section_order = order;
     if (order == mrope_order::alternating && sections.size() == 3) {
       const std::vector<Index> cut = sliced_sections(sections, pairs);
       if (cut != sections)

@@ -9,6 +9,7 @@
 
 #include <rope/base/numbers.hpp>
 #include <rope/config.hpp>
+#include <rope/models/layer_group.hpp>
 #include <rope/models/model_rope.hpp>
 #include <rope/rotation/layout.hpp>
 
@@ -239,16 +240,16 @@ struct hugging_face_record {
   // MiMo-V2: rope_theta and partial_rotary_factor are the defaults of dictionaries per_type. Layers that
   // slide have their own swa_rope_theta, swa_head_dim and sink logits.
   bool swa_keys = false;
-  bool mrope_blocks = false;     // each axis has a block of pairs, for any mrope_interleaved. Without
-                                 // mrope_section, height and width have a quarter of the pairs each
-  bool mrope_time_last = false;  // mrope_section is (height, width, time), and the first two alternate
-  bool mrope_spread = false;     // if mrope_interleaved is true, the axes are spread by their shares
-  Index mrope_side = 0;          // if not 0, the axes of M-RoPE alternate from pair to pair, and without
-                                 // mrope_section this is the number of pairs of height, and of width
-  bool xdrope = false;           // an older name of mrope_section is xdrope_section
-  bool backwards = false;        // pairs rotate by minus the position
-  bool stretches = false;        // use_dynamic_ntk: the base grows with each doubling of seq_length
-  bool own_rule = false;         // without a rope dictionary, the class uses one that is unknown here
+  // The order of the axes of M-RoPE if mrope_interleaved is true. blocks and time_last hold for any value of
+  // that key. With blocks and without mrope_section, height and width have a quarter of the pairs each. With
+  // time_last, mrope_section is (height, width, time).
+  mrope_order mrope = mrope_order::alternating;
+  Index mrope_side = 0;    // if not 0, the axes of M-RoPE alternate from pair to pair, and without
+                           // mrope_section this is the number of pairs of height, and of width
+  bool xdrope = false;     // an older name of mrope_section is xdrope_section
+  bool backwards = false;  // pairs rotate by minus the position
+  bool stretches = false;  // use_dynamic_ntk: the base grows with each doubling of seq_length
+  bool own_rule = false;   // without a rope dictionary, the class uses one that is unknown here
   // The key with r: the first r / 2 pairs of a head rotate, by the frequencies of a head of r channels.
   std::string_view first_pairs = {};
   rotation_switch rotates_if = {};
