@@ -249,21 +249,17 @@ struct hugging_face_groups {
                     exact_digits(factor), ", got ", exact_digits(*beside));
     const J* scaling = scaling_dictionary();
     const std::string path = text.path() + "rope_scaling.", full(defaults.full_type);
-    std::vector<std::string> types;
-    for (const std::string& type : model.types)
-      if (!contains(types, type)) types.push_back(type);
-    for (const std::string& type : types) {
+    const auto types = layers_by(model.types.size(), [&](std::size_t layer) { return model.types[layer]; });
+    for (const auto& [type, layers] : types) {
       check_name(type, text.path() + "layer_types");
+      const auto last = static_cast<std::size_t>(layers.back());
       group_terms terms;
-      for (std::size_t i = 0; i < model.types.size(); ++i) {
-        if (model.types[i] != type) continue;
-        if (bases) terms.base = (*bases)[i];
-        if (factors) terms.factor = (*factors)[i];
-      }
+      if (bases) terms.base = (*bases)[last];
+      if (factors) terms.factor = (*factors)[last];
       maker.add(type, type == full ? scaling : nullptr, path, terms);
     }
     const auto scaled = text.texts("yarn_only_types");
-    if (scaling && !contains(types, full)) {
+    if (scaling && !contains(model.types, full)) {
       note_unused(*scaling, path, "no layer has type " + full);
     } else if (scaling && (scaled ? *scaled != std::vector<std::string>{full} : types.size() > 1)) {
       model.warn(text.path() + "yarn_only_types is not " + full +
