@@ -279,18 +279,15 @@ struct hugging_face_groups {
       terms.factor = static_cast<double>(*rotated) /
                      static_cast<double>(text.index("head_dim").value_or(defaults.head_dim));
     }
-    const auto stretched = text.number("compress_rope_theta", range::above_one);
+    constexpr const char* base_key = "compress_rope_theta";
+    const auto stretched = text.number(base_key, range::above_one);
     const bool two = given && given->contains("main") && given->contains("compress");
     const J* const compress = two ? both.object("compress") : given;
     maker.add("sliding_attention", two ? both.object("main") : nullptr, path + "main.", terms);
     const bool has_base = two && compress && compress->contains("rope_theta");
-    if (has_base && stretched) {
-      const auto inside = json_reader<J>(compress, path + "compress.").number("rope_theta", range::above_one);
-      if (inside && !detail::equal(*inside, *stretched))
-        model.warn(text.path() + "compress_rope_theta is overruled by " + path + "compress.rope_theta");
-    }
     terms.base = stretched;
-    if (!stretched && !has_base) terms.base = maker.assumed("compress_rope_theta", defaults.filled.base);
+    terms.base_key = base_key;
+    if (!stretched && !has_base) terms.base = maker.assumed(base_key, defaults.filled.base);
     if (!two) terms.overruling_base = terms.base;
     maker.add("compressed_sparse_attention", compress, two ? path + "compress." : path, terms);
     maker.add_again("heavily_compressed_attention");
