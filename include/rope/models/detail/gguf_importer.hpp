@@ -245,16 +245,14 @@ class gguf_importer {
                             std::optional<std::vector<double>> dimensions) {
     constexpr const char *base_key = "rope.freq_base_per_layer",
                          *dimension_key = "rope.dimension_count_per_layer";
-    const std::size_t given = bases ? bases->size() : dimensions->size();
-    const Index expected =
-        layers_.count > 0 ? layers_.count : (std::max)(Index{1}, static_cast<Index>(given));
+    const Index given = to_index(bases ? bases->size() : dimensions->size()),
+                count = layers_.count > 0 ? layers_.count : (std::max)(Index{1}, given);
     const auto fit = [&](std::optional<std::vector<double>>& list, const char* key) {
-      if (list) *list = layers_.fitting(key, expected, *list, "one value per layer");
+      if (list) *list = layers_.fitting(key, count, *list, "one value per layer");
     };
     fit(bases, base_key);
     fit(dimensions, dimension_key);
-    const std::size_t count = bases ? bases->size() : dimensions->size();
-    const auto kinds = layers_by(count, [&](std::size_t i) {
+    const auto kinds = layers_by(static_cast<std::size_t>(count), [&](std::size_t i) {
       const bool slides = i < layers_.sliding.size() && layers_.sliding[i];
       auto dimension = schedule_.dimension(slides);
       if (dimensions && (*dimensions)[i] > 0)
@@ -262,7 +260,7 @@ class gguf_importer {
       const char* type = layers_.sliding.empty() ? "" : slides ? "sliding_attention" : "full_attention";
       return layer_kind{type, bases ? (*bases)[i] : schedule_.base(slides), dimension.count, dimension.key};
     });
-    model_.types.resize(count);
+    model_.types.resize(static_cast<std::size_t>(count));
     for (const auto& [kind, layers] : kinds) {
       const std::string name = name_of_kind(kind, kinds);
       add_group(name, kind.type == "sliding_attention", kind.base, {kind.rotary_dim, kind.rotary_dim_key});
