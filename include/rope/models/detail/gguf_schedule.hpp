@@ -27,25 +27,19 @@ namespace rope::inline ROPE_ABI::detail {
 
 /// YaRN with the weight ext_factor of ggml: f_i / s + (yarn_i - f_i / s) ext_factor, s being the factor of
 /// YaRN.
-struct weighted_yarn {
-  yarn_scaling yarn;
+struct weighted_yarn : yarn_scaling {
   double ext_factor;
 
   void apply(schedule& axis) const {
     const number_array<wide_real> original = axis.inv_freq;
-    yarn.apply(axis);
+    yarn_scaling::apply(axis);
     if (equal(ext_factor, 1)) return;
     for (Index i = 0; i < original.size(); ++i) {
-      const wide_real linear = original(i) / yarn.factor;
+      const wide_real linear = original(i) / factor;
       axis.inv_freq(i) = linear + (axis.inv_freq(i) - linear) * ext_factor;
     }
   }
 };
-
-void record(auto& numbers, const weighted_yarn& rule, const schedule& original) {
-  record(numbers, rule.yarn, original);
-  numbers.push_back({"ext_factor", rule.ext_factor});
-}
 
 /// Linear scaling as in ggml: any positive factor, and a magnitude.
 struct magnified_linear {
@@ -233,9 +227,7 @@ struct gguf_schedule {
                       const ggml_pair_factors& divisors) const {
     const double original = original_max_position();
     if (equal(original, 0)) reader.required_number("context_length", range::positive);
-    weighted_yarn rule{.yarn = {.factor = scaling.factor, .original_max_position = original},
-                       .ext_factor = scaling.ext_factor};
-    yarn_scaling& yarn = rule.yarn;
+    weighted_yarn yarn{{.factor = scaling.factor, .original_max_position = original}, scaling.ext_factor};
     const auto fast = reader.number("rope.scaling.yarn_beta_fast", range::positive),
                slow = reader.number("rope.scaling.yarn_beta_slow", range::positive);
     yarn.beta_fast = record.beta_fast;
@@ -244,7 +236,7 @@ struct gguf_schedule {
       yarn.beta_slow = slow.value_or(yarn.beta_slow);
     }
     yarn.attention_factor = layers.unit_magnitude ? 1 : magnitude_of(yarn.factor).m * scaling.attn_factor;
-    return derive("yarn", layers.rotary_dim, layers.base, rule, divisors);
+    return derive("yarn", layers.rotary_dim, layers.base, yarn, divisors);
   }
 
   /// The factor on q . k before the softmax.

@@ -139,11 +139,12 @@ void record(auto& numbers, const Rule& rule, const schedule& original) {
     rule.apply(stretched);
     add("new_base", static_cast<double>(stretched.base));
   }
-  if constexpr (std::is_same_v<Rule, yarn_scaling>) {
+  if constexpr (std::is_base_of_v<yarn_scaling, Rule>) {
     const auto [low, high] = rule.bounds(original);
     add("low", static_cast<double>(low));
     add("high", static_cast<double>(high));
   }
+  if constexpr (requires { rule.ext_factor; }) add("ext_factor", rule.ext_factor);
   if constexpr (std::is_same_v<Rule, longrope_scaling>) add("uses_long_factor", rule.uses_long() ? 1 : 0);
   if constexpr (std::is_same_v<Rule, llama3_scaling>) {
     add("kept_below_wavelength", rule.original_max_position / rule.high_freq_factor);
