@@ -63,7 +63,8 @@ void check_that_nothing_rotates(json_reader<J>& text, const std::string& name,
 }
 
 template <class J>
-unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& architecture) {
+unrotated_model unrotated_model_of(json_reader<J>& text, const std::optional<hugging_face_record>& known,
+                                   const std::string& architecture) {
   const std::string name = plain_architecture(architecture);
   if (const refused_architecture* refused = refused_architecture_of(name);
       refused && refused->kind == refusal::never_rotates) {
@@ -72,7 +73,6 @@ unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& arch
         std::string(refused->reason), "model_type",
         "is one in which nothing rotates: it has " + std::string(refused->reason) + ", got " + architecture};
   }
-  const auto known = hugging_face_record_of(name);
   const hugging_face_record record = known.value_or(hugging_face_record{});
   if (!record.rotates_if.key.empty() && !says_that_layers_rotate(text, record))
     return {std::string(record.rotates_if.instead), std::string(record.rotates_if.key),
@@ -197,14 +197,15 @@ void refuse_axial(json_reader<J>& rope) {
                   "axial_blocks");
 }
 
-/// The record of the architecture. For an unknown architecture, the record has no class defaults, and the
-/// layout comes from the caller or the file.
+/// The record of the architecture, as this file changes it. For an unknown architecture, the record has no
+/// class defaults, and the layout comes from the caller or the file.
 ///
+/// \param known  the record of the table, or nothing if the architecture is unknown
 /// \param hint  the end of the error for an unknown architecture
 template <class J>
-hugging_face_record record_of(json_reader<J>& text, const std::string& architecture,
-                              std::optional<layout_kind> given, const std::string& hint) {
-  const auto known = hugging_face_record_of(plain_architecture(architecture));
+hugging_face_record record_of(json_reader<J>& text, const std::optional<hugging_face_record>& known,
+                              const std::string& architecture, std::optional<layout_kind> given,
+                              const std::string& hint) {
   hugging_face_record record = known.value_or(hugging_face_record{});
   const auto interleave = text.boolean("rope_interleave");
   if (const refused_architecture* refused = refused_architecture_of(plain_architecture(architecture)))

@@ -40,7 +40,8 @@ class hugging_face_importer {
     model_.source = "Hugging Face";
     model_.architecture = architecture();
     const std::string plain = plain_architecture(model_.architecture);
-    if (const auto known = hugging_face_record_of(plain)) {
+    const auto known = hugging_face_record_of(plain);
+    if (known) {
       json_reader<J>(text_).number("sliding_window", range::window);  // throws, even if it has no effect
       text_.hide(keys_not_read(*known));
       if (known->rotary_dim > 0) text_.assume("rotary_dim", static_cast<double>(known->rotary_dim));
@@ -52,14 +53,13 @@ class hugging_face_importer {
       assume_sizes(text_, class_sizes_of(plain));
     }
     if (plain == "dbrx") text_.assume("max_seq_len", 2048);  // models/dbrx/configuration_dbrx.py
-    if (const auto none = unrotated_model_of(text_, model_.architecture); none.is_so())
+    if (const auto none = unrotated_model_of(text_, known, model_.architecture); none.is_so())
       return without_rope(none);
-    const bool has_record = hugging_face_record_of(plain).has_value();
-    if ((has_record || !is_known_architecture(model_.architecture)) && parts_.is_bare() &&
-        !parts_.hint(has_record).empty())
+    if ((known || !is_known_architecture(model_.architecture)) && parts_.is_bare() &&
+        !parts_.hint(known.has_value()).empty())
       text_.refuse("model_type", "is of a model of several parts, got ", model_.architecture,
-                   parts_.hint(has_record));
-    defaults_ = record_of(text_, model_.architecture, options_.layout, parts_.hint());
+                   parts_.hint(known.has_value()));
+    defaults_ = record_of(text_, known, model_.architecture, options_.layout, parts_.hint());
     read_outer_sections();
     add_layers();
     if (const auto none = unrotated_by_layers(text_, defaults_, model_, layers_.count); none.is_so())
