@@ -213,13 +213,13 @@ struct hugging_face_groups {
     };
     add(defaults.full_type, "rope_theta", scaling, defaults.filled.base, defaults.filled.factor);
     add(defaults.other_type, "swa_rope_theta", nullptr, defaults.local_base, defaults.filled.other_factor);
-    note_beside(types);
+    note_beside(types.path(), types.unasked());
   }
 
   /// Warns about keys that stand next to the dictionaries of layer types and have no effect.
-  void note_beside(const json_reader<J>& types) {
-    for (const std::string& key : types.unasked())
-      model.warn(types.path() + key + " is next to the layer types and has no effect");
+  void note_beside(const std::string& path, const std::vector<std::string>& keys) {
+    for (const std::string& key : keys)
+      model.warn(path + key + " is next to the layer types and has no effect");
   }
 
   /// A number for all layers, or one for each of them.
@@ -291,7 +291,7 @@ struct hugging_face_groups {
     if (!two) terms.overruling_base = terms.base;
     maker.add("compressed_sparse_attention", compress, two ? path + "compress." : path, terms);
     maker.add_again("heavily_compressed_attention");
-    if (two) note_beside(both);
+    if (two) note_beside(both.path(), both.unasked());
   }
 
   /// Makes a group for each pair of layer type and base, from layer_rope_theta.
@@ -393,8 +393,7 @@ struct hugging_face_groups {
     add_layers_where(model.without_rope, model.types,
                      [&](const std::string& type) { return contains(unrotated, type); });
     sort_distinct(model.without_rope);
-    for (const std::string& key : beside)
-      model.warn(path + key + " is next to the layer types and has no effect");
+    note_beside(path, beside);
     return true;
   }
 };
