@@ -1099,8 +1099,10 @@ TEST_CASE("head_dim: null means hidden_size / num_attention_heads where the clas
     json file = small;
     file["model_type"] = type;
     CHECK(import_hugging_face(file).groups()[0].head_dim == by_default);
+    CHECK(has_warning(import_hugging_face(file).warnings, "head_dim is not given"));
     file["head_dim"] = nullptr;
     CHECK(import_hugging_face(file).groups()[0].head_dim == 16);
+    CHECK_FALSE(has_warning(import_hugging_face(file).warnings, "head_dim is not given"));
   }
 }
 

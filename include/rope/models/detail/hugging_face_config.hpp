@@ -285,7 +285,7 @@ struct head_shape {
 };
 
 template <class J>
-head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaults) {
+head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaults, model_draft& model) {
   // n_: GPT-J, CodeGen, DBRX; decoder_: Moonshine; num_heads, hidden_dim: AFM 7; embed_dim, dit_: diffusers
   const auto heads = text.index_of(
       {"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads", "num_heads", "dit_heads"});
@@ -306,7 +306,10 @@ head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaul
   const auto hidden_size =
       text.index_of({"hidden_size", "n_embd", "d_model", "hidden_dim", "embed_dim", "dit_dim"});
   const bool derived = is_listed(null_head_dim, defaults.names) && text.is_null("head_dim");
-  if (!head_dim && defaults.head_dim > 0 && !derived) head_dim = defaults.head_dim;
+  if (!head_dim && defaults.head_dim > 0 && !derived) {
+    head_dim = defaults.head_dim;
+    model.warn_assumed(text.path() + "head_dim", std::to_string(*head_dim));
+  }
   if (!head_dim) {
     if (!hidden_size) text.missing("head_dim", "and so is hidden_size");
     if (!heads) text.missing("num_attention_heads", "without head_dim it is needed");

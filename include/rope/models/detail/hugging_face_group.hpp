@@ -71,7 +71,7 @@ struct hugging_face_group_maker {
   const hugging_face_record& defaults;
   double length;  // as in import_options
   model_draft& model;
-  head_shape usual_head = head_shape_of(text, defaults);
+  head_shape usual_head = head_shape_of(text, defaults, model);
 
   /// \param given  the rope dictionary. nullptr means one without keys
   /// \param path   the prefix of its keys in messages
@@ -181,14 +181,11 @@ struct hugging_face_group_maker {
     model.scaled = scaled_queries::every_layer;
   }
 
-  /// Warns about the class defaults that were used for a group, except its base.
+  /// Warns about the class defaults that were used for a group, except its head and its base.
   void name_assumed(const keyed_number& share, const std::string& type, const group_terms& terms) {
     const auto name = [&](const std::string& key, double value) {
       model.warn_assumed(text.path() + key, exact_digits(value));
     };
-    if (defaults.head_dim > 0 && !usual_head.latent && !text.has("head_dim") && !text.has("kv_channels") &&
-        !text.has("hidden_size_per_head"))
-      name("head_dim", static_cast<double>(defaults.head_dim));
     const bool partial = !usual_head.latent && type != "proportional" && !terms.factor &&
                          !detail::equal(defaults.partial_rotary_factor, 1);
     if (partial && !text.has("rotary_dim") && share.key.empty())
