@@ -1562,6 +1562,9 @@ class any_integers {
   /// Throws:  std::invalid_argument if the list is a matrix
   template <integers_in_memory X>
   any_integers(const X& list) : any_integers("counts and offsets", list) {}
+  template <integers_in_memory X>
+  requires owns_memory<X> any_integers(const X& list ROPE_DETAIL_LIFETIMEBOUND)
+      : any_integers("counts and offsets", list) {}
   template <whole_number Integer>
   any_integers(const Integer* data, std::size_t size)
       : data_(data), size_(size), step_(sizeof(Integer)), read_(as<Integer>) {
@@ -2153,6 +2156,181 @@ struct clipped_scaling {
 #define ROPE_MODELS_DETAIL_RECORD_FIELDS_HPP
 #include <cctype>  // std::tolower
 
+#ifndef ROPE_MODELS_LAYER_GROUP_HPP
+#define ROPE_MODELS_LAYER_GROUP_HPP
+
+#ifndef ROPE_ROTATION_LAYOUT_HPP
+#define ROPE_ROTATION_LAYOUT_HPP
+/// Which two channels of a head form pair i. The two common layouts, for rotary_dim = 8, pairs = 4:
+///
+///     channel        0   1   2   3   4   5   6   7
+///     interleaved   a0  b0  a1  b1  a2  b2  a3  b3
+///     half_split    a0  a1  a2  a3  b0  b1  b2  b3
+///
+/// Pair i = (a_i, b_i), in formulas also (u, v), is rotated by the same angle in both layouts. One frequency
+/// table therefore serves both. Checkpoints do not record which layout they were trained with, and the wrong
+/// one gives fluent but wrong text. Therefore no function has a default layout.
+namespace rope::inline ROPE_ABI {
+/// Pair i = channels (2i, 2i + 1).
+/// Also called: GPT-J style, Meta Llama original, ggml NORM, `is_neox_style=False` (vLLM), `interleaved=True`
+/// (FlashAttention), `traditional=True` (MLX).
+///
+///     rotate<interleaved>(q, k, table, start);
+///
+/// Source: Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34.
+struct interleaved {
+  /// 2 i, the channel of u.
+  static constexpr Index first(Index i, Index /*pairs*/) { return 2 * i; }
+  /// 2 i + 1, the channel of v.
+  static constexpr Index second(Index i, Index /*pairs*/) { return 2 * i + 1; }
+};
+/// Pair i = channels (i, i + pairs).
+/// Also called: GPT-NeoX style, Hugging Face `rotate_half`, ggml NEOX, `is_neox_style=True` (vLLM),
+/// `interleaved=False` (FlashAttention), `traditional=False` (MLX).
+///
+///     rotate<half_split>(q, k, table, start);
+///
+/// Source: `rotate_half` of Hugging Face transformers (Llama, Qwen, Gemma, Phi, GPT-NeoX).
+struct half_split {
+  /// i, the channel of u.
+  static constexpr Index first(Index i, Index /*pairs*/) { return i; }
+  /// i + pairs, the channel of v.
+  static constexpr Index second(Index i, Index pairs) { return i + pairs; }
+};
+/// A layout policy: `first` and `second` map pair i of `pairs` to its two channels. Together they must name
+/// every channel of [0, 2 * pairs) once. Your own type works wherever the two above work.
+template <class L>
+concept pair_layout = requires(Index i, Index pairs) {
+  { L::first(i, pairs) } -> std::convertible_to<Index>;
+  { L::second(i, pairs) } -> std::convertible_to<Index>;
+};
+/// The two layouts as a value, for programs that choose the layout at run time.
+enum class layout_kind { interleaved, half_split };
+/// Calls f(interleaved{}) or f(half_split{}) and returns its result.
+///
+///     with_layout(group.layout, [&](auto layout) { rotate<decltype(layout)>(queries, table); });
+template <class Call>
+decltype(auto) with_layout(layout_kind layout, Call&& f) {
+  if (layout == layout_kind::interleaved) return std::forward<Call>(f)(interleaved{});
+  return std::forward<Call>(f)(half_split{});
+}
+/// "interleaved" or "half_split".
+inline const char* name_of(layout_kind layout) {
+  return layout == layout_kind::interleaved ? "interleaved" : "half_split";
+}
+namespace detail {
+/// The default of layout parameters, so that a static_assert can report a missing layout.
+struct unnamed_layout {};
+/// Throws unless a layout names every channel of [0, 2 * pairs) once: a channel in two pairs would be rotated
+/// twice, which no inverse could undo.
+///
+/// Throws:  std::invalid_argument
+/// Cost:    nothing for interleaved and half_split; otherwise one pass over the pairs per 1024 channels
+template <class Layout>
+void check_layout(const char* function, Index pairs) {
+  if constexpr (!std::is_same_v<Layout, interleaved> && !std::is_same_v<Layout, half_split>) {
+    const Index channels = 2 * pairs;
+    for (Index i = 0; i < pairs; ++i) {
+      const Index u = Layout::first(i, pairs), v = Layout::second(i, pairs);
+      if (u < 0 || v < 0 || u >= channels || v >= channels || u == v)
+        throw_invalid(function, "the layout must map a pair to two channels of [0, ", channels, "), got ", u,
+                      " and ", v, " for pair ", i);
+    }
+    constexpr Index per_pass = 1024;
+    bool named[per_pass];
+    for (Index begin = 0; begin < channels; begin += per_pass) {
+      std::fill_n(named, per_pass, false);
+      for (Index i = 0; i < pairs; ++i)
+        for (const Index channel : {Index(Layout::first(i, pairs)), Index(Layout::second(i, pairs))}) {
+          if (channel < begin || channel - begin >= per_pass) continue;
+          if (named[channel - begin])
+            throw_invalid(function, "the layout must name every channel of [0, ", channels,
+                          ") once, got channel ", channel, " again for pair ", i);
+          named[channel - begin] = true;
+        }
+    }
+  }
+}
+}  // namespace detail
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_ROTATION_LAYOUT_HPP
+/// How one kind of layers rotates.
+namespace rope::inline ROPE_ABI {
+/// A number from which the frequencies were made, under the name that rope gives it.
+///
+///     for (const named_number& number : group.numbers)
+///       std::cout << number.name << " = " << number.value << ", ";
+struct named_number {
+  std::string name;  // such as "factor"
+  double value;      // its value
+};
+/// The rotation in the indexer of a layer, whose narrow heads select the visible keys (DeepSeek
+/// V3.2, GLM 5). The layer's table rotates its queries and keys.
+///
+///     if (const auto& indexer = group.indexer)
+///       with_layout(indexer->layout, [&](auto layout) {
+///         rotate<decltype(layout)>(heads.channels(indexer->first_channel, indexer->rotary_dim), table);
+///       });
+///
+/// The indexer of DeepSeek V4 has compressed keys, at the positions of the compressed keys of attention.
+struct indexer_rotation {
+  layout_kind layout;   // may differ from that of attention
+  Index head_dim;       // channels of a head of the indexer
+  Index first_channel;  // channels [first_channel, first_channel + rotary_dim) rotate
+  Index rotary_dim;     // number of rotated channels
+};
+/// The assignment of pairs to the axes of M-RoPE.
+enum class mrope_order {
+  blocks,       // the first pairs rotate by the first axis, the next pairs by the second, ...
+  alternating,  // the axes alternate from pair to pair, see interleaved_sections (Qwen3-VL)
+  time_last,    // height and width alternate, and time has the last pairs (ERNIE 4.5 VL)
+  spread        // the pairs of every axis are spread evenly, see spread_sections (openPangu)
+};
+/// The layers of a model with equal rotation: one frequency table serves them all.
+///
+/// Channels [first_channel, first_channel + frequencies.rotary_dim()) of every head of head_dim channels
+/// rotate:
+///
+///     rotate<Layout>(view, table.at_channel(group.first_channel));
+struct layer_group {
+  std::string
+      layer_type;       // "full_attention", "sliding_attention", ...; empty if the group is the whole model
+  layout_kind layout;   // of the weights in the described format
+  Index head_dim;       // channels of a query or key head
+  Index first_channel;  // the first channel that rotates
+  rope::frequencies frequencies;           // inv_freq [rad per position] and attention_factor
+  double softmax_multiplier = 1;           // factor on 1 / sqrt(head_dim); 1 except with the YaRN of DeepSeek
+  double scale = 0;                        // the factor on q . k: attention_options::scale
+  double softcap = 0;                      // attention_options::softcap; 0: off
+  std::vector<Index> mrope_sections = {};  // pairs per axis (time, height, width); text has all axes equal
+  mrope_order section_order = mrope_order::blocks;  // the order of the axes
+  std::optional<indexer_rotation> indexer = {};     // of layers with sparse attention
+  std::string rule;                        // "default", "linear", "yarn", ...
+  double base;                             // the base before the rule is applied
+  std::vector<named_number> numbers = {};  // arguments of the rule and derived numbers, for reports
+  /// The number of rotated channels.
+  Index rotary_dim() const { return frequencies.rotary_dim(); }
+  /// The number with that name, or `otherwise` if there is none.
+  double number(std::string_view name, double otherwise) const {
+    for (const named_number& n : numbers)
+      if (n.name == name) return n.value;
+    return otherwise;
+  }
+};
+namespace detail {
+/// True if every inv_freq of `a` is `sign` times that of `b`. Both are frequencies or tables.
+template <class A, class B>
+bool same_inv_freq(const A& a, const B& b, double sign = 1) {
+  bool same = a.pairs() == b.pairs() && a.axes() == b.axes();
+  for (Index axis = 0; same && axis < a.axes(); ++axis)
+    for (Index i = 0; same && i < a.pairs(); ++i)
+      same = equal(a.inv_freq(i, axis), sign * b.inv_freq(i, axis));
+  return same;
+}
+}  // namespace detail
+}  // namespace rope::inline ROPE_ABI
+#endif  // ROPE_MODELS_LAYER_GROUP_HPP
+
 #ifndef ROPE_MODELS_MODEL_ROPE_HPP
 #define ROPE_MODELS_MODEL_ROPE_HPP
 
@@ -2450,8 +2628,8 @@ auto view_of_matrix(const char* name, Matrix& m, Index batch, Index heads) {
     static_assert(is_tensor || detail::strided_span<X, rank>,                                              \
                   #function ": x must be an Eigen::Tensor or TensorMap of rank " #rank                     \
                             "; evaluate a slice, chip, "                                                   \
-                            "reshape or expression into one first; matrices are thd(m, heads), "           \
-                            "bshd(m, batch, heads), dht(m, heads)");                                       \
+                            "reshape or expression into one first; another rank is view_as<letters>(x), "  \
+                            "matrices are thd(m, heads), bshd(m, batch, heads), dht(m, heads)");           \
     if constexpr (is_tensor)                                                                               \
       static_assert(detail::is_row_major_tensor<std::remove_cvref_t<X>> == row_major,                      \
                     #function ": channels must be the fastest index; this tensor is " other                \
@@ -3465,9 +3643,9 @@ struct attention_options {
   /// [queries] shared by the rows, or [batch * queries], or empty: the range of keys that each query may
   /// attend to. Keys are given by their index in the row, as in a mask, whatever their positions are. Ranges
   /// replace the causal rule, so `causal` is not read, and window and sinks must be 0. A range may be empty,
-  /// and must end within the keys of the call. Tiles of keys outside all ranges are skipped, so the cost is
-  /// that of the keys in the ranges. positions/key_ranges.hpp makes the ranges of prefixes, chunks, blocks
-  /// and documents.
+  /// and must end within the keys of the call. Ranges of padding are not read. Tiles of keys outside all
+  /// ranges are skipped, so the cost is that of the keys in the ranges. positions/key_ranges.hpp makes the
+  /// ranges of prefixes, chunks, blocks and documents.
   std::span<const key_range> key_ranges = {};
   /// Sparse attention: for each query, a list of the keys that it may attend to. There is one list per query
   /// [queries], shared by the rows, or per query of every row [batch * queries], and either one list for each
@@ -3557,8 +3735,8 @@ inline void check_alignment(const char* function, const attention_options& optio
       throw_invalid(
           function, name, " ", i, " has ", queries, " queries and ", keys,
           " keys, so its first query would be at position ", keys - queries,
-          "; give query_counts or query_positions (padding on the left: a mask), or causal = false for "
-          "cross-attention");
+          "; give query_counts or query_positions (padding on the left: a mask), or, for cross-attention "
+          "without a window and a table, causal = false");
   };
   const any_integers &query_offsets = options.query_offsets, &key_offsets = key_offsets_of(options);
   for (std::size_t s = 0; s + 1 < query_offsets.size(); ++s)
@@ -3602,20 +3780,29 @@ inline void check_numbers(const char* function, const attention_options& options
   if (!is_finite(options.dropout) || options.dropout < 0 || options.dropout >= 1)
     throw_invalid(function, "dropout must be in [0, 1), got ", options.dropout);
 }
-/// Checks the ranges of keys, and that window and sinks are 0 if there are ranges.
+/// Checks the ranges of keys, and that window and sinks are 0 if there are ranges. Ranges of padding are not
+/// checked.
+///
+/// \param query_counts  [batch]: the number of queries of each row; empty: all of them
 ///
 /// Throws:  std::invalid_argument
 inline void check_key_ranges(const char* function, const attention_options& options,
-                             const attention_shape& shape) {
-  if (options.key_ranges.empty()) return;
+                             const attention_shape& shape, const any_integers& query_counts) {
+  const auto ranges = static_cast<Index>(options.key_ranges.size());
+  if (ranges == 0) return;
   require_length(function, "key_ranges", options.key_ranges.size(), shape.queries, shape.batch);
   if (options.window != 0 || options.sinks != 0)
     throw_invalid(function,
                   "key_ranges say which keys each query attends to, so window and sinks must be 0, got ",
                   options.window, " and ", options.sinks, "; shorten the ranges instead");
-  for (std::size_t i = 0; i < options.key_ranges.size(); ++i)
-    if (const auto [first, count] = options.key_ranges[i];
-        first < 0 || count < 0 || first > shape.keys || count > shape.keys - first)
+  const auto is_padding = [&](Index i) {  // in all rows that share the range
+    for (Index b = i / shape.queries, end = ranges == shape.queries ? shape.batch : b + 1; b < end; ++b)
+      if (i % shape.queries < count_of_row(query_counts, b, shape.queries)) return false;
+    return true;
+  };
+  for (Index i = 0; i < ranges; ++i)
+    if (const auto [first, count] = options.key_ranges[static_cast<std::size_t>(i)];
+        (first < 0 || count < 0 || first > shape.keys || count > shape.keys - first) && !is_padding(i))
       throw_invalid(function, "key_ranges must lie within the ", shape.keys,
                     " keys of the call, got {first = ", first, ", count = ", count, "} for query ", i);
 }
@@ -3627,8 +3814,10 @@ inline void check_sink_logits(const char* function, const attention_options& opt
       throw_invalid(function, "sink_logits must be finite, got ", static_cast<double>(logit));
 }
 /// Rejects lists and views in the options that do not fit the call.
-inline void check_lists(const char* function, const attention_options& options,
-                        const attention_shape& shape) {
+///
+/// \param query_counts  as in check_key_ranges
+inline void check_lists(const char* function, const attention_options& options, const attention_shape& shape,
+                        const any_integers& query_counts) {
   check_sink_logits(function, options, shape.heads);
   require_length(function, "query_positions", options.query_positions.size(), shape.queries, shape.batch);
   require_length(function, "key_positions", options.key_positions.size(), shape.keys, shape.batch);
@@ -3640,7 +3829,7 @@ inline void check_lists(const char* function, const attention_options& options,
   const score_view<bool>& mask = options.mask;
   if (bias) check_scores(function, "bias", {bias.batch, bias.heads, bias.queries, bias.keys}, shape);
   if (mask) check_scores(function, "mask", {mask.batch, mask.heads, mask.queries, mask.keys}, shape);
-  check_key_ranges(function, options, shape);
+  check_key_ranges(function, options, shape, query_counts);
 }
 /// Checks the offsets of packed sequences, and that no other option sets their positions or counts.
 inline void check_segments(const char* function, const attention_options& options,
@@ -3682,7 +3871,7 @@ inline void check_options(const char* function, const attention_options& options
                           const attention_shape& shape, bool rotates = false) {
   check_numbers(function, options);
   check_segments(function, options, shape);  // before the lengths of counts: callers have one per segment
-  check_lists(function, options, shape);
+  check_lists(function, options, shape, options.query_counts);
   check_alignment(function, options, shape, rotates);
 }
 }  // namespace detail
@@ -3692,181 +3881,6 @@ inline void check_options(const char* function, const attention_options& options
   static_assert(std::is_same_v<Layout, detail::unnamed_layout>, \
                 name ": a layout needs a table: pass one, or remove the layout")
 #endif  // ROPE_ATTENTION_OPTIONS_HPP
-
-#ifndef ROPE_MODELS_LAYER_GROUP_HPP
-#define ROPE_MODELS_LAYER_GROUP_HPP
-
-#ifndef ROPE_ROTATION_LAYOUT_HPP
-#define ROPE_ROTATION_LAYOUT_HPP
-/// Which two channels of a head form pair i. The two common layouts, for rotary_dim = 8, pairs = 4:
-///
-///     channel        0   1   2   3   4   5   6   7
-///     interleaved   a0  b0  a1  b1  a2  b2  a3  b3
-///     half_split    a0  a1  a2  a3  b0  b1  b2  b3
-///
-/// Pair i = (a_i, b_i), in formulas also (u, v), is rotated by the same angle in both layouts. One frequency
-/// table therefore serves both. Checkpoints do not record which layout they were trained with, and the wrong
-/// one gives fluent but wrong text. Therefore no function has a default layout.
-namespace rope::inline ROPE_ABI {
-/// Pair i = channels (2i, 2i + 1).
-/// Also called: GPT-J style, Meta Llama original, ggml NORM, `is_neox_style=False` (vLLM), `interleaved=True`
-/// (FlashAttention), `traditional=True` (MLX).
-///
-///     rotate<interleaved>(q, k, table, start);
-///
-/// Source: Su et al. 2021, RoFormer, arXiv:2104.09864v5, equation 34.
-struct interleaved {
-  /// 2 i, the channel of u.
-  static constexpr Index first(Index i, Index /*pairs*/) { return 2 * i; }
-  /// 2 i + 1, the channel of v.
-  static constexpr Index second(Index i, Index /*pairs*/) { return 2 * i + 1; }
-};
-/// Pair i = channels (i, i + pairs).
-/// Also called: GPT-NeoX style, Hugging Face `rotate_half`, ggml NEOX, `is_neox_style=True` (vLLM),
-/// `interleaved=False` (FlashAttention), `traditional=False` (MLX).
-///
-///     rotate<half_split>(q, k, table, start);
-///
-/// Source: `rotate_half` of Hugging Face transformers (Llama, Qwen, Gemma, Phi, GPT-NeoX).
-struct half_split {
-  /// i, the channel of u.
-  static constexpr Index first(Index i, Index /*pairs*/) { return i; }
-  /// i + pairs, the channel of v.
-  static constexpr Index second(Index i, Index pairs) { return i + pairs; }
-};
-/// A layout policy: `first` and `second` map pair i of `pairs` to its two channels. Together they must name
-/// every channel of [0, 2 * pairs) once. Your own type works wherever the two above work.
-template <class L>
-concept pair_layout = requires(Index i, Index pairs) {
-  { L::first(i, pairs) } -> std::convertible_to<Index>;
-  { L::second(i, pairs) } -> std::convertible_to<Index>;
-};
-/// The two layouts as a value, for programs that choose the layout at run time.
-enum class layout_kind { interleaved, half_split };
-/// Calls f(interleaved{}) or f(half_split{}) and returns its result.
-///
-///     with_layout(group.layout, [&](auto layout) { rotate<decltype(layout)>(queries, table); });
-template <class Call>
-decltype(auto) with_layout(layout_kind layout, Call&& f) {
-  if (layout == layout_kind::interleaved) return std::forward<Call>(f)(interleaved{});
-  return std::forward<Call>(f)(half_split{});
-}
-/// "interleaved" or "half_split".
-inline const char* name_of(layout_kind layout) {
-  return layout == layout_kind::interleaved ? "interleaved" : "half_split";
-}
-namespace detail {
-/// The default of layout parameters, so that a static_assert can report a missing layout.
-struct unnamed_layout {};
-/// Throws unless a layout names every channel of [0, 2 * pairs) once: a channel in two pairs would be rotated
-/// twice, which no inverse could undo.
-///
-/// Throws:  std::invalid_argument
-/// Cost:    nothing for interleaved and half_split; otherwise one pass over the pairs per 1024 channels
-template <class Layout>
-void check_layout(const char* function, Index pairs) {
-  if constexpr (!std::is_same_v<Layout, interleaved> && !std::is_same_v<Layout, half_split>) {
-    const Index channels = 2 * pairs;
-    for (Index i = 0; i < pairs; ++i) {
-      const Index u = Layout::first(i, pairs), v = Layout::second(i, pairs);
-      if (u < 0 || v < 0 || u >= channels || v >= channels || u == v)
-        throw_invalid(function, "the layout must map a pair to two channels of [0, ", channels, "), got ", u,
-                      " and ", v, " for pair ", i);
-    }
-    constexpr Index per_pass = 1024;
-    bool named[per_pass];
-    for (Index begin = 0; begin < channels; begin += per_pass) {
-      std::fill_n(named, per_pass, false);
-      for (Index i = 0; i < pairs; ++i)
-        for (const Index channel : {Index(Layout::first(i, pairs)), Index(Layout::second(i, pairs))}) {
-          if (channel < begin || channel - begin >= per_pass) continue;
-          if (named[channel - begin])
-            throw_invalid(function, "the layout must name every channel of [0, ", channels,
-                          ") once, got channel ", channel, " again for pair ", i);
-          named[channel - begin] = true;
-        }
-    }
-  }
-}
-}  // namespace detail
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_ROTATION_LAYOUT_HPP
-/// How one kind of layers rotates.
-namespace rope::inline ROPE_ABI {
-/// A number from which the frequencies were made, under the name that rope gives it.
-///
-///     for (const named_number& number : group.numbers)
-///       std::cout << number.name << " = " << number.value << ", ";
-struct named_number {
-  std::string name;  // such as "factor"
-  double value;      // its value
-};
-/// The rotation in the indexer of a layer, whose narrow heads select the visible keys (DeepSeek
-/// V3.2, GLM 5). The layer's table rotates its queries and keys.
-///
-///     if (const auto& indexer = group.indexer)
-///       with_layout(indexer->layout, [&](auto layout) {
-///         rotate<decltype(layout)>(heads.channels(indexer->first_channel, indexer->rotary_dim), table);
-///       });
-///
-/// The indexer of DeepSeek V4 has compressed keys, at the positions of the compressed keys of attention.
-struct indexer_rotation {
-  layout_kind layout;   // may differ from that of attention
-  Index head_dim;       // channels of a head of the indexer
-  Index first_channel;  // channels [first_channel, first_channel + rotary_dim) rotate
-  Index rotary_dim;     // number of rotated channels
-};
-/// The assignment of pairs to the axes of M-RoPE.
-enum class mrope_order {
-  blocks,       // the first pairs rotate by the first axis, the next pairs by the second, ...
-  alternating,  // the axes alternate from pair to pair, see interleaved_sections (Qwen3-VL)
-  time_last,    // height and width alternate, and time has the last pairs (ERNIE 4.5 VL)
-  spread        // the pairs of every axis are spread evenly, see spread_sections (openPangu)
-};
-/// The layers of a model with equal rotation: one frequency table serves them all.
-///
-/// Channels [first_channel, first_channel + frequencies.rotary_dim()) of every head of head_dim channels
-/// rotate:
-///
-///     rotate<Layout>(view, table.at_channel(group.first_channel));
-struct layer_group {
-  std::string
-      layer_type;       // "full_attention", "sliding_attention", ...; empty if the group is the whole model
-  layout_kind layout;   // of the weights in the described format
-  Index head_dim;       // channels of a query or key head
-  Index first_channel;  // the first channel that rotates
-  rope::frequencies frequencies;           // inv_freq [rad per position] and attention_factor
-  double softmax_multiplier = 1;           // factor on 1 / sqrt(head_dim); 1 except with the YaRN of DeepSeek
-  double scale = 0;                        // the factor on q . k: attention_options::scale
-  double softcap = 0;                      // attention_options::softcap; 0: off
-  std::vector<Index> mrope_sections = {};  // pairs per axis (time, height, width); text has all axes equal
-  mrope_order section_order = mrope_order::blocks;  // the order of the axes
-  std::optional<indexer_rotation> indexer = {};     // of layers with sparse attention
-  std::string rule;                        // "default", "linear", "yarn", ...
-  double base;                             // the base before the rule is applied
-  std::vector<named_number> numbers = {};  // arguments of the rule and derived numbers, for reports
-  /// The number of rotated channels.
-  Index rotary_dim() const { return frequencies.rotary_dim(); }
-  /// The number with that name, or `otherwise` if there is none.
-  double number(std::string_view name, double otherwise) const {
-    for (const named_number& n : numbers)
-      if (n.name == name) return n.value;
-    return otherwise;
-  }
-};
-namespace detail {
-/// True if every inv_freq of `a` is `sign` times that of `b`. Both are frequencies or tables.
-template <class A, class B>
-bool same_inv_freq(const A& a, const B& b, double sign = 1) {
-  bool same = a.pairs() == b.pairs() && a.axes() == b.axes();
-  for (Index axis = 0; same && axis < a.axes(); ++axis)
-    for (Index i = 0; same && i < a.pairs(); ++i)
-      same = equal(a.inv_freq(i, axis), sign * b.inv_freq(i, axis));
-  return same;
-}
-}  // namespace detail
-}  // namespace rope::inline ROPE_ABI
-#endif  // ROPE_MODELS_LAYER_GROUP_HPP
 
 #ifndef ROPE_MODELS_MODEL_FACTS_HPP
 #define ROPE_MODELS_MODEL_FACTS_HPP
@@ -6548,16 +6562,16 @@ struct hugging_face_record {
   // MiMo-V2: rope_theta and partial_rotary_factor are the defaults of dictionaries per_type. Layers that
   // slide have their own swa_rope_theta, swa_head_dim and sink logits.
   bool swa_keys = false;
-  bool mrope_blocks = false;     // each axis has a block of pairs, for any mrope_interleaved. Without
-                                 // mrope_section, height and width have a quarter of the pairs each
-  bool mrope_time_last = false;  // mrope_section is (height, width, time), and the first two alternate
-  bool mrope_spread = false;     // if mrope_interleaved is true, the axes are spread by their shares
-  Index mrope_side = 0;          // if not 0, the axes of M-RoPE alternate from pair to pair, and without
-                                 // mrope_section this is the number of pairs of height, and of width
-  bool xdrope = false;           // an older name of mrope_section is xdrope_section
-  bool backwards = false;        // pairs rotate by minus the position
-  bool stretches = false;        // use_dynamic_ntk: the base grows with each doubling of seq_length
-  bool own_rule = false;         // without a rope dictionary, the class uses one that is unknown here
+  // The order of the axes of M-RoPE if mrope_interleaved is true. blocks and time_last hold for any value of
+  // that key. With blocks and without mrope_section, height and width have a quarter of the pairs each. With
+  // time_last, mrope_section is (height, width, time).
+  mrope_order mrope = mrope_order::alternating;
+  Index mrope_side = 0;    // if not 0, the axes of M-RoPE alternate from pair to pair, and without
+                           // mrope_section this is the number of pairs of height, and of width
+  bool xdrope = false;     // an older name of mrope_section is xdrope_section
+  bool backwards = false;  // pairs rotate by minus the position
+  bool stretches = false;  // use_dynamic_ntk: the base grows with each doubling of seq_length
+  bool own_rule = false;   // without a rope dictionary, the class uses one that is unknown here
   // The key with r: the first r / 2 pairs of a head rotate, by the frequencies of a head of r channels.
   std::string_view first_pairs = {};
   rotation_switch rotates_if = {};
@@ -8173,11 +8187,12 @@ void record(auto& numbers, const Rule& rule, const schedule& original) {
     rule.apply(stretched);
     add("new_base", static_cast<double>(stretched.base));
   }
-  if constexpr (std::is_same_v<Rule, yarn_scaling>) {
+  if constexpr (std::is_base_of_v<yarn_scaling, Rule>) {
     const auto [low, high] = rule.bounds(original);
     add("low", static_cast<double>(low));
     add("high", static_cast<double>(high));
   }
+  if constexpr (requires { rule.ext_factor; }) add("ext_factor", rule.ext_factor);
   if constexpr (std::is_same_v<Rule, longrope_scaling>) add("uses_long_factor", rule.uses_long() ? 1 : 0);
   if constexpr (std::is_same_v<Rule, llama3_scaling>) {
     add("kept_below_wavelength", rule.original_max_position / rule.high_freq_factor);
@@ -8680,23 +8695,18 @@ namespace rope::inline ROPE_ABI::detail {
 // Scalings of ggml that differ slightly from those of frequencies/scaling.hpp.
 /// YaRN with the weight ext_factor of ggml: f_i / s + (yarn_i - f_i / s) ext_factor, s being the factor of
 /// YaRN.
-struct weighted_yarn {
-  yarn_scaling yarn;
+struct weighted_yarn : yarn_scaling {
   double ext_factor;
   void apply(schedule& axis) const {
     const number_array<wide_real> original = axis.inv_freq;
-    yarn.apply(axis);
+    yarn_scaling::apply(axis);
     if (equal(ext_factor, 1)) return;
     for (Index i = 0; i < original.size(); ++i) {
-      const wide_real linear = original(i) / yarn.factor;
+      const wide_real linear = original(i) / factor;
       axis.inv_freq(i) = linear + (axis.inv_freq(i) - linear) * ext_factor;
     }
   }
 };
-void record(auto& numbers, const weighted_yarn& rule, const schedule& original) {
-  record(numbers, rule.yarn, original);
-  numbers.push_back({"ext_factor", rule.ext_factor});
-}
 /// Linear scaling as in ggml: any positive factor, and a magnitude.
 struct magnified_linear {
   double factor, magnitude;
@@ -8862,9 +8872,7 @@ struct gguf_schedule {
                       const ggml_pair_factors& divisors) const {
     const double original = original_max_position();
     if (equal(original, 0)) reader.required_number("context_length", range::positive);
-    weighted_yarn rule{.yarn = {.factor = scaling.factor, .original_max_position = original},
-                       .ext_factor = scaling.ext_factor};
-    yarn_scaling& yarn = rule.yarn;
+    weighted_yarn yarn{{.factor = scaling.factor, .original_max_position = original}, scaling.ext_factor};
     const auto fast = reader.number("rope.scaling.yarn_beta_fast", range::positive),
                slow = reader.number("rope.scaling.yarn_beta_slow", range::positive);
     yarn.beta_fast = record.beta_fast;
@@ -8873,7 +8881,7 @@ struct gguf_schedule {
       yarn.beta_slow = slow.value_or(yarn.beta_slow);
     }
     yarn.attention_factor = layers.unit_magnitude ? 1 : magnitude_of(yarn.factor).m * scaling.attn_factor;
-    return derive("yarn", layers.rotary_dim, layers.base, rule, divisors);
+    return derive("yarn", layers.rotary_dim, layers.base, yarn, divisors);
   }
   /// The factor on q . k before the softmax.
   ///
@@ -9123,16 +9131,14 @@ class gguf_importer {
                             std::optional<std::vector<double>> dimensions) {
     constexpr const char *base_key = "rope.freq_base_per_layer",
                          *dimension_key = "rope.dimension_count_per_layer";
-    const std::size_t given = bases ? bases->size() : dimensions->size();
-    const Index expected =
-        layers_.count > 0 ? layers_.count : (std::max)(Index{1}, static_cast<Index>(given));
+    const Index given = to_index(bases ? bases->size() : dimensions->size()),
+                count = layers_.count > 0 ? layers_.count : (std::max)(Index{1}, given);
     const auto fit = [&](std::optional<std::vector<double>>& list, const char* key) {
-      if (list) *list = layers_.fitting(key, expected, *list, "one value per layer");
+      if (list) *list = layers_.fitting(key, count, *list, "one value per layer");
     };
     fit(bases, base_key);
     fit(dimensions, dimension_key);
-    const std::size_t count = bases ? bases->size() : dimensions->size();
-    const auto kinds = layers_by(count, [&](std::size_t i) {
+    const auto kinds = layers_by(static_cast<std::size_t>(count), [&](std::size_t i) {
       const bool slides = i < layers_.sliding.size() && layers_.sliding[i];
       auto dimension = schedule_.dimension(slides);
       if (dimensions && (*dimensions)[i] > 0)
@@ -9140,7 +9146,7 @@ class gguf_importer {
       const char* type = layers_.sliding.empty() ? "" : slides ? "sliding_attention" : "full_attention";
       return layer_kind{type, bases ? (*bases)[i] : schedule_.base(slides), dimension.count, dimension.key};
     });
-    model_.types.resize(count);
+    model_.types.resize(static_cast<std::size_t>(count));
     for (const auto& [kind, layers] : kinds) {
       const std::string name = name_of_kind(kind, kinds);
       add_group(name, kind.type == "sliding_attention", kind.base, {kind.rotary_dim, kind.rotary_dim_key});
@@ -9938,6 +9944,7 @@ template <class Record>
 std::span<const Record> hugging_face_plain_records() {
   using enum indexer_kind;
   using enum layout_kind;
+  using enum mrope_order;
   using enum query_growth;
   using enum which_slide;
   constexpr bool if_asked = true;
@@ -9990,7 +9997,7 @@ std::span<const Record> hugging_face_plain_records() {
       {.names = "dream rnd1", .base = 0, .slides = {not_known, if_asked}, .causal = false},
       {.names = "emu3", .base = 1e6},
       {.names = "ernie45", .layout = interleaved, .base = 500000, .head_dim = 128},
-      {.names = "ernie45moevl ernie45vlmoe", .layout = interleaved, .base = 500000, .mrope_time_last = true},
+      {.names = "ernie45moevl ernie45vlmoe", .layout = interleaved, .base = 500000, .mrope = time_last},
       {.names = "esm",
        .causal = false,
        .rotates_if = {"position_embedding_type", "learned positions or biases", "rotary"}},
@@ -10031,7 +10038,7 @@ std::span<const Record> hugging_face_plain_records() {
        .base = 500000,
        .note = "layers run twice: the second time queries attend to the keys of the first, and to their own "
                "within the last loop_window_size tokens"},
-      {.names = "isaac", .head_dim = 128, .mrope_blocks = true},
+      {.names = "isaac", .head_dim = 128, .mrope = blocks},
       {.names = "jinaembeddingsv3", .base = 20000, .causal = false},
       {.names = "jvlm jinavlm", .base = 1e6, .slides = {every}, .rotates_if = {"rope", "learned positions"}},
       {.names = "k2horizon",
@@ -10110,7 +10117,7 @@ std::span<const Record> hugging_face_plain_records() {
        .causal = false,
        .sink_logits = true,
        .own_rule = true},
-      {.names = "openpanguvl", .base = 64e6, .slides = {not_known, if_asked}, .mrope_spread = true},
+      {.names = "openpanguvl", .base = 64e6, .slides = {not_known, if_asked}, .mrope = spread},
       {.names = "ouro",
        .window = {4096},
        .slides = {from_max_window_layers, if_asked},
@@ -10577,7 +10584,8 @@ void check_that_nothing_rotates(json_reader<J>& text, const std::string& name,
                 " that is known, got ", *rotated);
 }
 template <class J>
-unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& architecture) {
+unrotated_model unrotated_model_of(json_reader<J>& text, const std::optional<hugging_face_record>& known,
+                                   const std::string& architecture) {
   const std::string name = plain_architecture(architecture);
   if (const refused_architecture* refused = refused_architecture_of(name);
       refused && refused->kind == refusal::never_rotates) {
@@ -10586,7 +10594,6 @@ unrotated_model unrotated_model_of(json_reader<J>& text, const std::string& arch
         std::string(refused->reason), "model_type",
         "is one in which nothing rotates: it has " + std::string(refused->reason) + ", got " + architecture};
   }
-  const auto known = hugging_face_record_of(name);
   const hugging_face_record record = known.value_or(hugging_face_record{});
   if (!record.rotates_if.key.empty() && !says_that_layers_rotate(text, record))
     return {std::string(record.rotates_if.instead), std::string(record.rotates_if.key),
@@ -10704,14 +10711,15 @@ void refuse_axial(json_reader<J>& rope) {
                   "by a function of <rope/frequencies.hpp>, such as qwen_vl_vision_frequencies or "
                   "axial_blocks");
 }
-/// The record of the architecture. For an unknown architecture, the record has no class defaults, and the
-/// layout comes from the caller or the file.
+/// The record of the architecture, as this file changes it. For an unknown architecture, the record has no
+/// class defaults, and the layout comes from the caller or the file.
 ///
+/// \param known  the record of the table, or nothing if the architecture is unknown
 /// \param hint  the end of the error for an unknown architecture
 template <class J>
-hugging_face_record record_of(json_reader<J>& text, const std::string& architecture,
-                              std::optional<layout_kind> given, const std::string& hint) {
-  const auto known = hugging_face_record_of(plain_architecture(architecture));
+hugging_face_record record_of(json_reader<J>& text, const std::optional<hugging_face_record>& known,
+                              const std::string& architecture, std::optional<layout_kind> given,
+                              const std::string& hint) {
   hugging_face_record record = known.value_or(hugging_face_record{});
   const auto interleave = text.boolean("rope_interleave");
   if (const refused_architecture* refused = refused_architecture_of(plain_architecture(architecture)))
@@ -10787,7 +10795,7 @@ struct head_shape {
   bool latent;  // the multi-head latent attention of DeepSeek
 };
 template <class J>
-head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaults) {
+head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaults, model_draft& model) {
   // n_: GPT-J, CodeGen, DBRX; decoder_: Moonshine; num_heads, hidden_dim: AFM 7; embed_dim, dit_: diffusers
   const auto heads = text.index_of(
       {"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads", "num_heads", "dit_heads"});
@@ -10808,7 +10816,10 @@ head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaul
   const auto hidden_size =
       text.index_of({"hidden_size", "n_embd", "d_model", "hidden_dim", "embed_dim", "dit_dim"});
   const bool derived = is_listed(null_head_dim, defaults.names) && text.is_null("head_dim");
-  if (!head_dim && defaults.head_dim > 0 && !derived) head_dim = defaults.head_dim;
+  if (!head_dim && defaults.head_dim > 0 && !derived) {
+    head_dim = defaults.head_dim;
+    model.warn_assumed(text.path() + "head_dim", std::to_string(*head_dim));
+  }
   if (!head_dim) {
     if (!hidden_size) text.missing("head_dim", "and so is hidden_size");
     if (!heads) text.missing("num_attention_heads", "without head_dim it is needed");
@@ -10825,7 +10836,8 @@ head_shape head_shape_of(json_reader<J>& text, const hugging_face_record& defaul
 /// in sliding layers.
 template <class J>
 head_shape head_shape_of_type(json_reader<J>& text, const head_shape& head,
-                              const hugging_face_record& defaults, const std::string& layer_type) {
+                              const hugging_face_record& defaults, const std::string& layer_type,
+                              model_draft& model) {
   if (defaults.swa_keys && layer_type == defaults.other_type)
     if (const auto own = text.index("swa_head_dim")) return {*own, 0, *own, false};
   auto full = text.index("global_head_dim");
@@ -10838,8 +10850,11 @@ head_shape head_shape_of_type(json_reader<J>& text, const head_shape& head,
                      *head_dim);
       if (head_dim) full = head_dim;
     }
-  if (!full && defaults.full_head_dim > 0) full = defaults.full_head_dim;
-  if (!full || layer_type != "full_attention") return head;
+  if (layer_type != "full_attention" || (!full && defaults.full_head_dim == 0)) return head;
+  if (!full) {
+    full = defaults.full_head_dim;
+    model.warn_assumed(text.path() + "global_head_dim", std::to_string(*full));
+  }
   return {*full, 0, *full, false};
 }
 /// A number, and the path of the key that has it. Both are empty if no key has one.
@@ -10985,25 +11000,26 @@ struct rope_dictionary {
     if (given && !model.sections.empty() && *given != model.sections)
       keys.refuse(key, "must agree with mrope_section next to text_config");
     if (!given && !model.sections.empty()) given = model.sections;
-    const bool of_class = defaults.mrope_side > 0,
-               alternate = !defaults.mrope_blocks && keys.boolean("mrope_interleaved").value_or(of_class);
+    const bool of_class = defaults.mrope_side > 0, in_blocks = defaults.mrope == mrope_order::blocks,
+               time_last = defaults.mrope == mrope_order::time_last,
+               alternate = !in_blocks && keys.boolean("mrope_interleaved").value_or(of_class);
     const Index pairs = group.frequencies.pairs();
     std::vector<Index>& sections = group.mrope_sections;
     if (given && static_cast<Index>(given->size()) > max_sections)
       keys.refuse(key, "must have at most ", max_sections, " values, got ", given->size());
     if (given)
       for (const double count : *given) sections.push_back(static_cast<Index>(count));
-    if (defaults.mrope_time_last && given) {
+    if (time_last && given) {
       if (sections.size() != 3 || sections[0] != sections[1])
         keys.refuse(key, "must be height, width and time, the first two equal, got [", joined(sections), "]");
       sections = {sections[2], sections[0], sections[1]};
-    } else if (defaults.mrope_time_last) {
+    } else if (time_last) {
       sections = sections_of_allocation(pairs);
     }
-    if (sections.empty() && (defaults.mrope_side > 0 || defaults.mrope_blocks)) {
+    if (sections.empty() && (of_class || in_blocks)) {
       const Index quarter = pairs / 4, side = defaults.mrope_side;
-      sections = defaults.mrope_blocks ? std::vector<Index>{pairs - 2 * quarter, quarter, quarter}
-                                       : sliced_sections({0, side, side}, pairs);
+      sections = in_blocks ? std::vector<Index>{pairs - 2 * quarter, quarter, quarter}
+                           : sliced_sections({0, side, side}, pairs);
       model.warn_assumed("mrope_section", "[" + joined(sections) + "]");
     }
     if (sections.empty()) {
@@ -11011,15 +11027,12 @@ struct rope_dictionary {
         model.warn(keys.path() + "mrope_interleaved has no effect without " + key);
       return;
     }
-    if (alternate != of_class && !defaults.mrope_time_last && has_class_not_in("", defaults.names))
+    if (alternate != of_class && !time_last && has_class_not_in("", defaults.names))
       model.warn_once(keys.path() + "mrope_interleaved is " + (alternate ? "true" : "false") +
                       ": vLLM follows it, as here, but the class of " + model.architecture +
                       " in transformers does not read it");
-    mrope_order& order = group.section_order;
-    order = defaults.mrope_time_last             ? mrope_order::time_last
-            : alternate && defaults.mrope_spread ? mrope_order::spread
-            : alternate                          ? mrope_order::alternating
-                                                 : mrope_order::blocks;
+    const mrope_order order = alternate || time_last ? defaults.mrope : mrope_order::blocks;
+    group.section_order = order;
     if (order == mrope_order::alternating && sections.size() == 3) {
       const std::vector<Index> cut = sliced_sections(sections, pairs);
       if (cut != sections)
@@ -11263,13 +11276,13 @@ struct hugging_face_group_maker {
   const hugging_face_record& defaults;
   double length;  // as in import_options
   model_draft& model;
-  head_shape usual_head = head_shape_of(text, defaults);
+  head_shape usual_head = head_shape_of(text, defaults, model);
   /// \param given  the rope dictionary. nullptr means one without keys
   /// \param path   the prefix of its keys in messages
   void add(const std::string& layer_type, const J* given, const std::string& path,
            const group_terms& terms = {}) {
     rope_dictionary<J> rope{{given, path}, text, defaults, model, terms.by_type};
-    const head_shape head = head_shape_of_type(text, usual_head, defaults, layer_type);
+    const head_shape head = head_shape_of_type(text, usual_head, defaults, layer_type, model);
     const std::string type = rope.type();
     double base = base_of(rope.keys, terms, layer_type);
     const keyed_number share =
@@ -11367,14 +11380,11 @@ struct hugging_face_group_maker {
         .floor_scale = rope.original_max_position(), .attention_scale = *beta, .offset = 0};
     model.scaled = scaled_queries::every_layer;
   }
-  /// Warns about the class defaults that were used for a group, except its base.
+  /// Warns about the class defaults that were used for a group, except its head and its base.
   void name_assumed(const keyed_number& share, const std::string& type, const group_terms& terms) {
     const auto name = [&](const std::string& key, double value) {
       model.warn_assumed(text.path() + key, exact_digits(value));
     };
-    if (defaults.head_dim > 0 && !usual_head.latent && !text.has("head_dim") && !text.has("kv_channels") &&
-        !text.has("hidden_size_per_head"))
-      name("head_dim", static_cast<double>(defaults.head_dim));
     const bool partial = !usual_head.latent && type != "proportional" && !terms.factor &&
                          !detail::equal(defaults.partial_rotary_factor, 1);
     if (partial && !text.has("rotary_dim") && share.key.empty())
@@ -11792,8 +11802,6 @@ struct hugging_face_layers {
            does + (defaults.pattern.full == full_layers::last_and_first ? ", and so does the first" : "");
   }
   /// Warns about the class defaults in use that differ from layer to layer.
-  ///
-  /// \param model   with its groups
   void name_assumed(model_draft& model) const {
     const auto name = [&](const char* key, const std::string& what) {
       model.warn_assumed(text.path() + key, what);
@@ -11812,15 +11820,6 @@ struct hugging_face_layers {
     if ((from || even) && count && model.types.empty() && !text.has("max_window_layers") &&
         window_of_sliding() > 0)
       name("max_window_layers", std::to_string(defaults.max_window_layers));
-    if (defaults.full_head_dim == 0 || text.has("global_head_dim")) return;
-    bool told = false;
-    if (const J* each = text.object("per_layer_config"))
-      for (const auto& item : each->items())
-        told = told || (item.value().is_object() && item.value().contains("head_dim"));
-    const bool used = std::any_of(model.groups.begin(), model.groups.end(), [](const layer_group& group) {
-      return group.layer_type == "full_attention";
-    });
-    if (used && !told) name("global_head_dim", std::to_string(defaults.full_head_dim));
   }
 };
 }  // namespace rope::inline ROPE_ABI::detail
@@ -12001,12 +12000,12 @@ struct hugging_face_groups {
     };
     add(defaults.full_type, "rope_theta", scaling, defaults.filled.base, defaults.filled.factor);
     add(defaults.other_type, "swa_rope_theta", nullptr, defaults.local_base, defaults.filled.other_factor);
-    note_beside(types);
+    note_beside(types.path(), types.unasked());
   }
   /// Warns about keys that stand next to the dictionaries of layer types and have no effect.
-  void note_beside(const json_reader<J>& types) {
-    for (const std::string& key : types.unasked())
-      model.warn(types.path() + key + " is next to the layer types and has no effect");
+  void note_beside(const std::string& path, const std::vector<std::string>& keys) {
+    for (const std::string& key : keys)
+      model.warn(path + key + " is next to the layer types and has no effect");
   }
   /// A number for all layers, or one for each of them.
   std::optional<std::vector<double>> number_or_list(const char* key, const number_rule& rule) {
@@ -12034,21 +12033,17 @@ struct hugging_face_groups {
                     exact_digits(factor), ", got ", exact_digits(*beside));
     const J* scaling = scaling_dictionary();
     const std::string path = text.path() + "rope_scaling.", full(defaults.full_type);
-    std::vector<std::string> types;
-    for (const std::string& type : model.types)
-      if (!contains(types, type)) types.push_back(type);
-    for (const std::string& type : types) {
+    const auto types = layers_by(model.types.size(), [&](std::size_t layer) { return model.types[layer]; });
+    for (const auto& [type, layers] : types) {
       check_name(type, text.path() + "layer_types");
+      const auto last = static_cast<std::size_t>(layers.back());
       group_terms terms;
-      for (std::size_t i = 0; i < model.types.size(); ++i) {
-        if (model.types[i] != type) continue;
-        if (bases) terms.base = (*bases)[i];
-        if (factors) terms.factor = (*factors)[i];
-      }
+      if (bases) terms.base = (*bases)[last];
+      if (factors) terms.factor = (*factors)[last];
       maker.add(type, type == full ? scaling : nullptr, path, terms);
     }
     const auto scaled = text.texts("yarn_only_types");
-    if (scaling && !contains(types, full)) {
+    if (scaling && !contains(model.types, full)) {
       note_unused(*scaling, path, "no layer has type " + full);
     } else if (scaling && (scaled ? *scaled != std::vector<std::string>{full} : types.size() > 1)) {
       model.warn(text.path() + "yarn_only_types is not " + full +
@@ -12067,22 +12062,19 @@ struct hugging_face_groups {
       terms.factor = static_cast<double>(*rotated) /
                      static_cast<double>(text.index("head_dim").value_or(defaults.head_dim));
     }
-    const auto stretched = text.number("compress_rope_theta", range::above_one);
+    constexpr const char* base_key = "compress_rope_theta";
+    const auto stretched = text.number(base_key, range::above_one);
     const bool two = given && given->contains("main") && given->contains("compress");
     const J* const compress = two ? both.object("compress") : given;
     maker.add("sliding_attention", two ? both.object("main") : nullptr, path + "main.", terms);
     const bool has_base = two && compress && compress->contains("rope_theta");
-    if (has_base && stretched) {
-      const auto inside = json_reader<J>(compress, path + "compress.").number("rope_theta", range::above_one);
-      if (inside && !detail::equal(*inside, *stretched))
-        model.warn(text.path() + "compress_rope_theta is overruled by " + path + "compress.rope_theta");
-    }
     terms.base = stretched;
-    if (!stretched && !has_base) terms.base = maker.assumed("compress_rope_theta", defaults.filled.base);
+    terms.base_key = base_key;
+    if (!stretched && !has_base) terms.base = maker.assumed(base_key, defaults.filled.base);
     if (!two) terms.overruling_base = terms.base;
     maker.add("compressed_sparse_attention", compress, two ? path + "compress." : path, terms);
     maker.add_again("heavily_compressed_attention");
-    if (two) note_beside(both);
+    if (two) note_beside(both.path(), both.unasked());
   }
   /// Makes a group for each pair of layer type and base, from layer_rope_theta.
   bool add_groups_of_bases(const J* given, const std::string& path) {
@@ -12179,8 +12171,7 @@ struct hugging_face_groups {
     add_layers_where(model.without_rope, model.types,
                      [&](const std::string& type) { return contains(unrotated, type); });
     sort_distinct(model.without_rope);
-    for (const std::string& key : beside)
-      model.warn(path + key + " is next to the layer types and has no effect");
+    note_beside(path, beside);
     return true;
   }
 };
@@ -12197,7 +12188,8 @@ class hugging_face_importer {
     model_.source = "Hugging Face";
     model_.architecture = architecture();
     const std::string plain = plain_architecture(model_.architecture);
-    if (const auto known = hugging_face_record_of(plain)) {
+    const auto known = hugging_face_record_of(plain);
+    if (known) {
       json_reader<J>(text_).number("sliding_window", range::window);  // throws, even if it has no effect
       text_.hide(keys_not_read(*known));
       if (known->rotary_dim > 0) text_.assume("rotary_dim", static_cast<double>(known->rotary_dim));
@@ -12209,14 +12201,13 @@ class hugging_face_importer {
       assume_sizes(text_, class_sizes_of(plain));
     }
     if (plain == "dbrx") text_.assume("max_seq_len", 2048);  // models/dbrx/configuration_dbrx.py
-    if (const auto none = unrotated_model_of(text_, model_.architecture); none.is_so())
+    if (const auto none = unrotated_model_of(text_, known, model_.architecture); none.is_so())
       return without_rope(none);
-    const bool has_record = hugging_face_record_of(plain).has_value();
-    if ((has_record || !is_known_architecture(model_.architecture)) && parts_.is_bare() &&
-        !parts_.hint(has_record).empty())
+    if ((known || !is_known_architecture(model_.architecture)) && parts_.is_bare() &&
+        !parts_.hint(known.has_value()).empty())
       text_.refuse("model_type", "is of a model of several parts, got ", model_.architecture,
-                   parts_.hint(has_record));
-    defaults_ = record_of(text_, model_.architecture, options_.layout, parts_.hint());
+                   parts_.hint(known.has_value()));
+    defaults_ = record_of(text_, known, model_.architecture, options_.layout, parts_.hint());
     read_outer_sections();
     add_layers();
     if (const auto none = unrotated_by_layers(text_, defaults_, model_, layers_.count); none.is_so())
@@ -12483,10 +12474,9 @@ class hugging_face_importer {
     if (of_sliding != of_full)
       add_layers_where(model_.layers_without_sinks, model_.types,
                        [&](const std::string& type) { return (type == defaults_.full_type) != of_full; });
-    const auto size = text_.number("sliding_window_size", range::window),
-               window = text_.number("sliding_window", range::window);
-    if (size && window && !detail::equal(*size, *window))
-      model_.warn(text_.path() + "sliding_window_size is overruled by " + text_.path() + "sliding_window");
+    keyed_number window;
+    for (const char* key : {"sliding_window", "sliding_window_size"})
+      find_number(window, text_, key, range::window, model_);
   }
   /// Warns if layer_types lists sliding layers and the class does not use it.
   void note_unread_types() {

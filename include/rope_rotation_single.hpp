@@ -2506,8 +2506,8 @@ auto view_of_matrix(const char* name, Matrix& m, Index batch, Index heads) {
     static_assert(is_tensor || detail::strided_span<X, rank>,                                              \
                   #function ": x must be an Eigen::Tensor or TensorMap of rank " #rank                     \
                             "; evaluate a slice, chip, "                                                   \
-                            "reshape or expression into one first; matrices are thd(m, heads), "           \
-                            "bshd(m, batch, heads), dht(m, heads)");                                       \
+                            "reshape or expression into one first; another rank is view_as<letters>(x), "  \
+                            "matrices are thd(m, heads), bshd(m, batch, heads), dht(m, heads)");           \
     if constexpr (is_tensor)                                                                               \
       static_assert(detail::is_row_major_tensor<std::remove_cvref_t<X>> == row_major,                      \
                     #function ": channels must be the fastest index; this tensor is " other                \

@@ -1282,8 +1282,8 @@ auto view_of_matrix(const char* name, Matrix& m, Index batch, Index heads) {
     static_assert(is_tensor || detail::strided_span<X, rank>,                                              \
                   #function ": x must be an Eigen::Tensor or TensorMap of rank " #rank                     \
                             "; evaluate a slice, chip, "                                                   \
-                            "reshape or expression into one first; matrices are thd(m, heads), "           \
-                            "bshd(m, batch, heads), dht(m, heads)");                                       \
+                            "reshape or expression into one first; another rank is view_as<letters>(x), "  \
+                            "matrices are thd(m, heads), bshd(m, batch, heads), dht(m, heads)");           \
     if constexpr (is_tensor)                                                                               \
       static_assert(detail::is_row_major_tensor<std::remove_cvref_t<X>> == row_major,                      \
                     #function ": channels must be the fastest index; this tensor is " other                \
@@ -1587,6 +1587,9 @@ class any_integers {
   /// Throws:  std::invalid_argument if the list is a matrix
   template <integers_in_memory X>
   any_integers(const X& list) : any_integers("counts and offsets", list) {}
+  template <integers_in_memory X>
+  requires owns_memory<X> any_integers(const X& list ROPE_DETAIL_LIFETIMEBOUND)
+      : any_integers("counts and offsets", list) {}
   template <whole_number Integer>
   any_integers(const Integer* data, std::size_t size)
       : data_(data), size_(size), step_(sizeof(Integer)), read_(as<Integer>) {
@@ -2414,9 +2417,9 @@ struct attention_options {
   /// [queries] shared by the rows, or [batch * queries], or empty: the range of keys that each query may
   /// attend to. Keys are given by their index in the row, as in a mask, whatever their positions are. Ranges
   /// replace the causal rule, so `causal` is not read, and window and sinks must be 0. A range may be empty,
-  /// and must end within the keys of the call. Tiles of keys outside all ranges are skipped, so the cost is
-  /// that of the keys in the ranges. positions/key_ranges.hpp makes the ranges of prefixes, chunks, blocks
-  /// and documents.
+  /// and must end within the keys of the call. Ranges of padding are not read. Tiles of keys outside all
+  /// ranges are skipped, so the cost is that of the keys in the ranges. positions/key_ranges.hpp makes the
+  /// ranges of prefixes, chunks, blocks and documents.
   std::span<const key_range> key_ranges = {};
   /// Sparse attention: for each query, a list of the keys that it may attend to. There is one list per query
   /// [queries], shared by the rows, or per query of every row [batch * queries], and either one list for each
@@ -2506,8 +2509,8 @@ inline void check_alignment(const char* function, const attention_options& optio
       throw_invalid(
           function, name, " ", i, " has ", queries, " queries and ", keys,
           " keys, so its first query would be at position ", keys - queries,
-          "; give query_counts or query_positions (padding on the left: a mask), or causal = false for "
-          "cross-attention");
+          "; give query_counts or query_positions (padding on the left: a mask), or, for cross-attention "
+          "without a window and a table, causal = false");
   };
   const any_integers &query_offsets = options.query_offsets, &key_offsets = key_offsets_of(options);
   for (std::size_t s = 0; s + 1 < query_offsets.size(); ++s)
@@ -2551,20 +2554,29 @@ inline void check_numbers(const char* function, const attention_options& options
   if (!is_finite(options.dropout) || options.dropout < 0 || options.dropout >= 1)
     throw_invalid(function, "dropout must be in [0, 1), got ", options.dropout);
 }
-/// Checks the ranges of keys, and that window and sinks are 0 if there are ranges.
+/// Checks the ranges of keys, and that window and sinks are 0 if there are ranges. Ranges of padding are not
+/// checked.
+///
+/// \param query_counts  [batch]: the number of queries of each row; empty: all of them
 ///
 /// Throws:  std::invalid_argument
 inline void check_key_ranges(const char* function, const attention_options& options,
-                             const attention_shape& shape) {
-  if (options.key_ranges.empty()) return;
+                             const attention_shape& shape, const any_integers& query_counts) {
+  const auto ranges = static_cast<Index>(options.key_ranges.size());
+  if (ranges == 0) return;
   require_length(function, "key_ranges", options.key_ranges.size(), shape.queries, shape.batch);
   if (options.window != 0 || options.sinks != 0)
     throw_invalid(function,
                   "key_ranges say which keys each query attends to, so window and sinks must be 0, got ",
                   options.window, " and ", options.sinks, "; shorten the ranges instead");
-  for (std::size_t i = 0; i < options.key_ranges.size(); ++i)
-    if (const auto [first, count] = options.key_ranges[i];
-        first < 0 || count < 0 || first > shape.keys || count > shape.keys - first)
+  const auto is_padding = [&](Index i) {  // in all rows that share the range
+    for (Index b = i / shape.queries, end = ranges == shape.queries ? shape.batch : b + 1; b < end; ++b)
+      if (i % shape.queries < count_of_row(query_counts, b, shape.queries)) return false;
+    return true;
+  };
+  for (Index i = 0; i < ranges; ++i)
+    if (const auto [first, count] = options.key_ranges[static_cast<std::size_t>(i)];
+        (first < 0 || count < 0 || first > shape.keys || count > shape.keys - first) && !is_padding(i))
       throw_invalid(function, "key_ranges must lie within the ", shape.keys,
                     " keys of the call, got {first = ", first, ", count = ", count, "} for query ", i);
 }
@@ -2576,8 +2588,10 @@ inline void check_sink_logits(const char* function, const attention_options& opt
       throw_invalid(function, "sink_logits must be finite, got ", static_cast<double>(logit));
 }
 /// Rejects lists and views in the options that do not fit the call.
-inline void check_lists(const char* function, const attention_options& options,
-                        const attention_shape& shape) {
+///
+/// \param query_counts  as in check_key_ranges
+inline void check_lists(const char* function, const attention_options& options, const attention_shape& shape,
+                        const any_integers& query_counts) {
   check_sink_logits(function, options, shape.heads);
   require_length(function, "query_positions", options.query_positions.size(), shape.queries, shape.batch);
   require_length(function, "key_positions", options.key_positions.size(), shape.keys, shape.batch);
@@ -2589,7 +2603,7 @@ inline void check_lists(const char* function, const attention_options& options,
   const score_view<bool>& mask = options.mask;
   if (bias) check_scores(function, "bias", {bias.batch, bias.heads, bias.queries, bias.keys}, shape);
   if (mask) check_scores(function, "mask", {mask.batch, mask.heads, mask.queries, mask.keys}, shape);
-  check_key_ranges(function, options, shape);
+  check_key_ranges(function, options, shape, query_counts);
 }
 /// Checks the offsets of packed sequences, and that no other option sets their positions or counts.
 inline void check_segments(const char* function, const attention_options& options,
@@ -2631,7 +2645,7 @@ inline void check_options(const char* function, const attention_options& options
                           const attention_shape& shape, bool rotates = false) {
   check_numbers(function, options);
   check_segments(function, options, shape);  // before the lengths of counts: callers have one per segment
-  check_lists(function, options, shape);
+  check_lists(function, options, shape, options.query_counts);
   check_alignment(function, options, shape, rotates);
 }
 }  // namespace detail
@@ -8003,6 +8017,8 @@ read_rotation<T> checked_rotation(const char* function, const head_view<const T>
     check_rows_of_batch(function, q.batch, q.tokens, tables.queries().table(), advice);
   if (options.query_offsets.empty() && options.key_positions.empty())
     check_rows_of_batch(function, k.batch, k.tokens, tables.keys().table(), advice);
+  check_ids(function, q.tokens, tables.queries().table(), position_source(options.query_positions, q.tokens));
+  check_ids(function, k.tokens, tables.keys().table(), position_source(options.key_positions, k.tokens));
   check_rotation<Layout>(function, q, tables.queries(), known_range{rules.query_position_range()});
   check_rotation<Layout>(function, k.batch, k.tokens, k.head_dim, tables.keys(),
                          known_range{rules.key_position_range()});
@@ -8213,6 +8229,23 @@ struct repeated_prefetch {
     stride = next_stride;
   }
 };
+/// What to prefetch while some tokens are processed, if it is at regular strides.
+struct lines_ahead {
+  std::uintptr_t next;    // the next bytes in memory order
+  std::uintptr_t again;   // of the second prefetch; 0: there is none
+  std::ptrdiff_t stride;  // bytes from token to token of the second prefetch
+  /// Prefetches `bytes` bytes for each of `tokens` tokens, and the second time for as many.
+  template <Index bytes, Index tokens>
+  EIGEN_ALWAYS_INLINE void prefetch() {
+    for (Index byte = 0; byte < bytes * tokens; byte += line_bytes)
+      prefetch_line<2>(next + static_cast<std::uintptr_t>(byte));
+    next += static_cast<std::uintptr_t>(bytes * tokens);
+    if (again == 0) return;
+    for (Index token = 0; token < tokens; ++token, again += static_cast<std::uintptr_t>(stride))
+      for (Index byte = 0; byte < bytes; byte += line_bytes)
+        prefetch_line<1>(again + static_cast<std::uintptr_t>(byte));
+  }
+};
 /// The memory to prefetch while other tokens are processed: rows of `row` channels, `stride` channels apart,
 /// in memory order. The first row may be anywhere, for example in another page.
 class stream_ahead {
@@ -8250,28 +8283,37 @@ class stream_ahead {
     for (; left_ <= 0 && row_ > 0; left_ += row_) next_ += static_cast<std::uintptr_t>(stride_ - row_);
     return here;
   }
+  /// What to prefetch while the next tokens are processed, `bytes` for each. Reduces `tokens` to the tokens
+  /// for which it is at regular strides, rounded to a multiple of `step` that is not 0.
+  EIGEN_ALWAYS_INLINE lines_ahead next_tokens(Index bytes, Index step, repeated_prefetch& again,
+                                              Index& tokens) {
+    if (stride_ != row_ && row_ > 0 && left_ < bytes * tokens) tokens = pieces_of(Index(left_), bytes);
+    if (again.left > 0) tokens = (std::min)(tokens, again.left);
+    tokens = (std::max)(step, tokens / step * step);
+    const lines_ahead lines = {take(bytes * tokens), again.address, again.stride};
+    if (again.address != 0) again.advance(tokens);
+    return lines;
+  }
  private:
   std::uintptr_t next_, first_;
   std::ptrdiff_t left_, row_, stride_;  // bytes
   Index tokens_;
 };
-/// The number of tokens, of `bytes` each, that are prefetched together. Prefetching single tokens takes as
-/// many instructions as multiplying a line of values by four rows.
-constexpr Index tokens_per_prefetch(Index bytes) {
-  return (std::max)(Index{1}, (std::min)(Index{8}, 4 * line_bytes / bytes));
-}
-/// Prefetches the next tokens * bytes bytes of `ahead`, and issues the second prefetch of `tokens` tokens
-/// from `again` on.
-template <Index bytes>
-EIGEN_ALWAYS_INLINE void prefetch_batch(stream_ahead& ahead, repeated_prefetch& again, Index tokens) {
-  const std::uintptr_t next = ahead.take(tokens * bytes);
-  for (Index byte = 0; byte < tokens * bytes; byte += line_bytes)
-    prefetch_line<2>(next + static_cast<std::uintptr_t>(byte));
-  if (again.address == 0) return;
-  for (Index token = 0; token < tokens; ++token)
-    for (Index byte = 0; byte < bytes; byte += line_bytes)
-      prefetch_line<1>(again.address + static_cast<std::uintptr_t>(token * again.stride + byte));
-  again.advance(tokens);
+/// Calls body(j) for j = first, first + step, ... < last. Each call processes `step` tokens, of which the
+/// kernel reads `bytes` bytes each. If `prefetches` is true, as many bytes of `ahead` are prefetched before.
+/// Their addresses are found once for many tokens, because that takes longer than a token's product.
+template <Index bytes, Index step, class Prefetches, class Body>
+EIGEN_ALWAYS_INLINE void for_tokens(Index first, Index last, Prefetches prefetches, stream_ahead* ahead,
+                                    repeated_prefetch& again, const Body& body) {
+  for (Index j = first, end; j < last; j = end) {
+    Index count = last - j;
+    lines_ahead lines = {};
+    if (prefetches) lines = ahead->next_tokens(bytes, step, again, count);
+    for (end = j + count; j < end; j += step) {
+      if (prefetches) lines.prefetch<bytes, step>();
+      body(j);
+    }
+  }
 }
 /// Prefetches one cache line per row: the next lines in memory order from `next` on, and the second time the
 /// line at `again` and those at the same channels of the following `rows`, unless `again` is 0. Advances both
@@ -8479,25 +8521,20 @@ EIGEN_DONT_INLINE void value_block(const A* weights, std::span<const value_run<R
   using P = packet<A>;
   using V = typename Rows::value_type;
   constexpr std::size_t rows = sizeof...(r), packets = sizeof...(n);
-  constexpr Index L = lanes<P>, bytes = Index(packets) * L * Index(sizeof(V)),
-                  together = tokens_per_prefetch(bytes);
+  constexpr Index L = lanes<P>, bytes = Index(packets) * L * Index(sizeof(V));
   P sums[rows * packets];
   (load_each(sums_in_memory + Index(n) * L, sum_stride, sums + n * rows, each_row), ...);
   for (const value_run<Rows>& run : runs) {
     Rows values = run.rows.from_channel(c);
     repeated_prefetch again = run.again.after(c * Index(sizeof(V)));
-    for (Index j = 0; j < run.count; ++j, ++weights, values = values.from_row(1)) {
-      if (j % together == 0) {
-        const Index tokens = together == 1 ? 1 : (std::min)(together, run.count - j);
-        if constexpr (are_listed_rows<Rows>)
-          prefetch_rows<bytes>(values.next, tokens, c);
-        else if (prefetches)
-          prefetch_batch<bytes>(*run.ahead, again, tokens);
-      }
+    for_tokens<bytes, 1>(0, run.count, prefetches, run.ahead, again, [&](Index) ROPE_DETAIL_INLINE_LAMBDA {
+      if constexpr (are_listed_rows<Rows>) prefetch_rows<bytes>(values.next, 1, c);
       const V* value = values.at(0);
       const P weight[] = {in_register(fill<P>(weights[Index(r) * panel_shape<A>::tile]))...};
       (multiply_add_each(in_register(load<P>(value + Index(n) * L)), weight, sums + n * rows, each_row), ...);
-    }
+      ++weights;
+      values = values.from_row(1);
+    });
   }
   (store_each(sums_in_memory + Index(n) * L, sum_stride, sums + n * rows, each_row), ...);
 }
@@ -9620,11 +9657,10 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
                                               typename Products::sum* sums_in_memory, Index sum_stride,
                                               const Load& load, stream_ahead* ahead,
                                               repeated_prefetch again) {
+  using stored = typename Products::stored;
   using pairs = typename Products::pairs;
   using sums = typename Products::sums;
-  constexpr Index width = 2 * Products::lanes;
-  constexpr Index bytes = blocks * width * Index(sizeof(typename Products::stored)),
-                  together = (std::max)(Index{2}, tokens_per_prefetch(bytes));
+  constexpr Index width = 2 * Products::lanes, bytes = blocks * width * Index(sizeof(stored));
   sums sum[std::size_t(rows * blocks * 2)];
   // place(i) is the place in `sum` of the even sums of row i % rows and block i / rows. The odd sums of this
   // row and block are `rows` places later.
@@ -9637,39 +9673,27 @@ EIGEN_ALWAYS_INLINE void value_block_of_pairs(const value_pairs<Products>& value
     sum[place(i)] = both.even;
     sum[place(i) + rows] = both.odd;
   });
-  const auto multiply = [&]<std::size_t... r>(Index even_token, const auto& load_even, const auto& load_odd,
-                                              std::index_sequence<r...>) ROPE_DETAIL_INLINE_LAMBDA {
-    const pairs weight[] = {
-        in_register(Products::fill(values.weights + Index(r) * panel_shape<float>::tile + even_token))...};
-    unrolled<std::size_t(blocks)>([&](auto n) ROPE_DETAIL_INLINE_LAMBDA {
-      const auto tokens = Products::of_tokens(in_register(load_even(n)), in_register(load_odd(n)));
-      sums *even = sum + 2 * n * rows, *odd = even + rows;
-      ((even[r] = Products::multiply_add(weight[r], tokens.even, even[r])), ...);
-      ((odd[r] = Products::multiply_add(weight[r], tokens.odd, odd[r])), ...);
+  const stored zeros[std::size_t(blocks * width)] = {};
+  for (Index first = values.first / 2 * 2, last; first < values.last; first = last) {
+    const bool has_even = first >= values.first, has_odd = first + 1 < values.last;
+    last = has_even && has_odd ? values.last / 2 * 2 : first + 2;
+    const stored *even = has_even ? values.at(first) : zeros, *odd = has_odd ? values.at(first + 1) : zeros;
+    for_tokens<bytes, 2>(first, last, ahead != nullptr, ahead, again, [&](Index j) ROPE_DETAIL_INLINE_LAMBDA {
+      const std::ptrdiff_t row = (j - first) * values.rows.stride;
+      unrolled<std::size_t(blocks)>([&](auto n) ROPE_DETAIL_INLINE_LAMBDA {
+        const auto tokens =
+            Products::of_tokens(in_register(load(even + row, n)), in_register(load(odd + row, n)));
+        const pairs of_even = in_register(tokens.even), of_odd = in_register(tokens.odd);
+        // Each weight is read again for each block. With all weights in registers, GCC would keep some of
+        // them and of the sums in memory.
+        unrolled<std::size_t(rows)>([&](auto r) ROPE_DETAIL_INLINE_LAMBDA {
+          const pairs weight = Products::fill(values.weights + Index(r) * panel_shape<float>::tile + j);
+          sums *even_sum = sum + 2 * n * rows + r, *odd_sum = even_sum + rows;
+          *even_sum = Products::multiply_add(weight, of_even, *even_sum);
+          *odd_sum = Products::multiply_add(weight, of_odd, *odd_sum);
+        });
+      });
     });
-  };
-  const auto prefetch = [&](Index tokens) {
-    if (ahead != nullptr) prefetch_batch<bytes>(*ahead, again, tokens);
-  };
-  constexpr auto each_row = std::make_index_sequence<std::size_t(rows)>{};
-  const auto token = [&](Index j) {
-    return [&, j](int n) ROPE_DETAIL_INLINE_LAMBDA { return load(values.at(j), n); };
-  };
-  const auto nothing = [&](int) { return load_first_pairs<Products>(values.rows.rows, 0); };
-  Index j = values.first;
-  if (j % 2 == 1) {
-    prefetch(1);
-    multiply(j - 1, nothing, token(j), each_row);
-    ++j;
-  }
-  while (j + 2 <= values.last) {
-    const Index end = (std::min)(j + together, values.last / 2 * 2);
-    prefetch(end - j);
-    for (; j < end; j += 2) multiply(j, token(j), token(j + 1), each_row);
-  }
-  if (j < values.last) {
-    prefetch(1);
-    multiply(j, token(j), nothing, each_row);
   }
   unrolled<std::size_t(rows * blocks)>(
       [&](auto i) { Products::store_sums(in_memory(i), sum[place(i)], sum[place(i) + rows]); });
@@ -11674,9 +11698,10 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
 ///
 /// Throws:    as above; std::invalid_argument if the rotated channels exceed the head, queries_are_rotated is
 ///            set, positions are left out although a table has coordinates for every token of several rows,
-///            or the tables are xPos tables and the options are not causal (xPos multiplies the score of a
-///            key after its query by a factor that grows with their distance); std::out_of_range if a
-///            position is outside the table; out is then unchanged
+///            positions equal the coordinates that a table was made of, or the tables are xPos tables and the
+///            options are not causal (xPos multiplies the score of a key after its query by a factor that
+///            grows with their distance); std::out_of_range if a position is outside the table; out is then
+///            unchanged
 /// Accuracy:  for int8, as above, with e = m^2 |scale| |q_i| max_j s_j sqrt(head_dim) / 2, where m is the
 ///            attention_factor of the table and |q_i| a Euclidean length. (A rotation moves the error of a
 ///            key between channels and keeps only its length.)
@@ -11694,11 +11719,11 @@ void attention(head_view<Q> q, head_view<K> k, head_view<V> v, head_view<T> out,
   detail::attend(detail::attention_call<T, detail::read_rotation<T>, C>{q, k, v, out, rules, rotation},
                  threads);
 }
-/// Catches calls that match no other overload and reports the missing or misplaced argument. Returns int, so
-/// that the first error of `r = attention(q, k, v, table)` is not about `void`.
+/// Catches calls that match no other overload and reports the missing or misplaced argument. The deduced
+/// return type makes its message the first one, also for `r = attention(q, k, v, table)`.
 template <class Layout = detail::unnamed_layout, class... Arguments>
 requires(detail::lacks_view<4, Arguments...>() || detail::lacks_output<Arguments...>() ||
-         detail::lacks_options<Arguments...>()) int attention(Arguments&&...) {
+         detail::lacks_options<Arguments...>()) auto attention(Arguments&&...) {
   constexpr bool no_view = detail::lacks_view<4, Arguments...>(),
                  no_output = !no_view && detail::lacks_output<Arguments...>();
   static_assert(!no_view, ROPE_DETAIL_VIEW_SENTENCE("attention"));
@@ -13959,6 +13984,8 @@ struct projection {
   /// \param w  [out_features, in_features]
   /// \param b  [out_features] or empty
   projection(weight_map w, bias_map b = {nullptr, 0}) : weight(w), bias(b) {}
+  template <std::same_as<Eigen::Map<std::conditional_t<std::is_const_v<T>, const matrix, matrix>>> Map>
+  projection(const Map& w, bias_map b = {nullptr, 0}) : projection(weight_map(w), b) {}
   /// A row-major Eigen matrix and, optionally, a bias, which is a row vector or a column vector. Neither is
   /// copied.
   ///
@@ -15122,6 +15149,8 @@ class row_tokens {
   Index asking() const { return rows_; }
   /// The number of tokens of each row of the call, with padding.
   Index width() const { return tokens_; }
+  /// The number of tokens of each row, [rows]. Empty: all of them, or those of the offsets.
+  const row_counts& counts() const { return counts_; }
   /// The number of tokens of row b.
   Index count(Index b) const {
     return offsets_.empty() ? count_of_row(counts_, b, tokens_) : to_index(offset(b + 1) - offset(b));
@@ -15678,7 +15707,7 @@ void attended_call<Layout, T, Rows, S, Threads>::check_call() {
   if constexpr (rotates) rows_.template check_table<Layout>(*table_);
   for (Index b = 0; b < queries_.asking(); ++b) shape_.keys = (std::max)(shape_.keys, keys(b).tokens);
   check_numbers("attention", options_);
-  check_lists("attention", options_, shape_);
+  check_lists("attention", options_, shape_, queries_.counts());
   check_selected("attention", options_, shape_, queries_.asking() == 0 ? 1 : keys(0).heads, queries_.asking(),
                  [&](Index b) {
                    return selecting_row{queries_.count(b), keys(b).tokens,
@@ -16542,8 +16571,8 @@ template <class T, value_place place = value_place::own>
 class cache_memory {
   static_assert(
       channel<T> || (is_quantized<T> && place == value_place::own),
-      "kv_cache: a channel type is float, double, Eigen::half, Eigen::bfloat16 or, where values have memory "
-      "of their own, std::int8_t");
+      "a cache has channels of float, double, Eigen::half, Eigen::bfloat16 or, in kv_cache and ring_cache, "
+      "std::int8_t; latent_cache<Eigen::bfloat16> takes half the memory of float");
   static constexpr bool shared = place == value_place::in_keys;
  public:
   /// Throws:  std::invalid_argument if an extent is negative, std::length_error if the memory exceeds the
@@ -16904,6 +16933,7 @@ class stored_tokens {
       if (!are_coordinates<At> && on_axes() && is_coordinate_table(function, coordinates_.axes(), table))
         throw_invalid(function,
                       "a table of coordinates has the positions of its tokens; leave out positions");
+      check_ids(function, k.tokens, table, positions);
       for (Index b = 0; b < k.batch; ++b)
         check_rotation<Layout>(function, k.batch_range(b, 1).token_range(0, added.count(b)),
                                in_new_keys(keys.table), positions_of_row(positions, b));
@@ -17221,7 +17251,7 @@ class token_cache {
     store(Cache::names.append_at, k, v, detail::unknown_table{}, positions, counts, threads);
   }
   /// Rotates copies of new keys by the given positions, and appends them.  Throws: as above, and as `append`
-  /// with a table
+  /// with a table; std::invalid_argument if positions equal the coordinates that the table was made of
   template <class Layout = detail::unnamed_layout, class K, class V, key_table Table, position_form P,
             class Threads = this_thread>
   requires(of_heads || rotation_table<Table>) void append_at(head_view<K> k, head_view<V> v,
@@ -17956,7 +17986,7 @@ void check_next(const Cache& cache, const step_shape& shape, const attention_opt
       if (count_of_row(counts, b, tokens) > 0) cache.check_queries(function, b, 0);  // skipped positions
   }
   check_numbers(function, options);
-  check_lists(function, options, {cache.batch(), tokens, keys, shape.heads, shape.head_dim});
+  check_lists(function, options, {cache.batch(), tokens, keys, shape.heads, shape.head_dim}, counts);
   const Index chunk = chunk_of(cache, tokens);
   const auto check_later_chunks = [&] {  // append checks the first one before it writes
     if (chunk < tokens)
@@ -24032,7 +24062,7 @@ class staged_tensor {
       if (memory.extents[i] != extents_[i])
         detail::throw_invalid("staged", "store(x) takes the extents of the tensor that was copied, got ",
                               memory.extents[i], " for ", extents_[i], " on index ", i);
-      if (extents_[i] > 1 && memory.strides[i] == 0)
+      if (extents_[i] > 1 && memory.strides[i] == 0 && numbers_.size() > 0)
         detail::throw_invalid("staged", "store(x) needs memory for every number, got a stride of 0 on index ",
                               i);
     }
@@ -24081,9 +24111,9 @@ auto staged(X&& x) {
     return staged_tensor<letters, std::remove_cvref_t<decltype(*memory::data)>>(x);
   }
 }
-/// Catches calls without letters. Returns int, so that the first error is not about `void`.
+/// Catches calls without letters. The deduced return type makes its message the first one.
 template <class X>
-int staged(X&& /*x*/) {
+auto staged(X&& /*x*/) {
   static_assert(
       std::is_void_v<X>,
       "staged: name the indices of the tensor in its own order, staged<\"bshd\">(x): b for batch, s or "
