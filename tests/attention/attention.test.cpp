@@ -416,7 +416,8 @@ TEST_CASE("positions from which a table was made throw if attention gets them ag
   const auto result = rope::thd(out.data(), 4, 1, 8);
   const auto rejected = [&](const rope::attention_options& options) {
     const char* const rule =
-        "the table was made of these ids, its row r of id number r; leave the ids out, got id 0 for row 0";
+        "the table was made of these ids, its row r of id number r; leave the ids out, or take a table of "
+        "positions, got id 0 for row 0";
     return testing::throws_saying<std::invalid_argument>(
         [&] { rope::attention<half_split>(heads, heads, heads, result, table, options); },
         "rope::attention: ", rule);

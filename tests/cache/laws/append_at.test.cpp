@@ -192,7 +192,22 @@ TEST_CASE("positions from which a table was made throw if they are appended with
   CHECK(testing::throws_saying<std::invalid_argument>(
       [&] { cache.append_at<rope::half_split>(heads, heads, table, ids); },
       "rope::kv_cache::append_at: the table was made of these ids, its row r of id number r; leave the ids "
-      "out, got id 0 for row 0"));
+      "out, or take a table of positions, got id 0 for row 0"));
   CHECK(cache.size(0) == 0);
   CHECK_NOTHROW(cache.append_at<rope::half_split>(heads, heads, table, std::vector{3, 2, 1, 0}));
+
+  // Raw keys get the table when they are read.
+  rope::kv_cache<float> raw(1, 4, 1, 8, 0, rope::key_storage::raw);
+  raw.append_at(heads, heads, ids);
+  std::vector<float> out(8, -1);
+  const auto query = heads.token_range(3, 1);
+  const auto result = rope::thd(out.data(), 1, 1, 8);
+  CHECK(testing::throws_saying<std::invalid_argument>(
+      [&] { rope::attention<rope::half_split>(query, raw, result, table); },
+      "rope::attention: the table was made of these ids, its row r of id number r; leave the ids out, or "
+      "take "
+      "a table of positions, got id 0 for row 0"));
+  CHECK(out == std::vector<float>(8, -1));
+  CHECK_NOTHROW(rope::attention<rope::half_split>(query, raw, result,
+                                                  rope::frequency_table<>(rope::frequencies(8), 4)));
 }

@@ -170,7 +170,8 @@ TEST_CASE("ids from which a table was made throw if they are passed again", "[ro
   const auto rejected = [&](const head_view<float>& x, const list& coordinates, const auto& ids, int first) {
     const auto table = table_at(coordinates);
     const std::string rule =
-        ": the table was made of these ids, its row r of id number r; leave the ids out, got id " +
+        ": the table was made of these ids, its row r of id number r; leave the ids out, or take a table of "
+        "positions, got id " +
         std::to_string(first) + " for row 0";
     return throws_saying<std::invalid_argument>([&] { rope::rotate<rope::half_split>(x, table, ids); },
                                                 "rope::rotate" + rule) &&

@@ -199,7 +199,12 @@ class attended_call {
         read.include(angle);
       });
       for (Index b = 0; b < queries_.asking(); ++b)
-        if (queries_.count(b) > 0) include_read_keys(rows_, b, read);
+        if (queries_.count(b) > 0) {
+          include_read_keys(rows_, b, read);
+          if (const std::span<const std::int64_t> order = rows_.order(b); raw() && ranks == 0)
+            check_ids("attention", to_index(order.size()), table,
+                      position_source(order, to_index(order.size())));
+        }
       check_rotation<Layout>("attention", q_, *table_, known_range{read});
     }
   }
