@@ -5705,7 +5705,8 @@ void check_ids(const char* function, Index tokens, const frequency_table<S>& tab
     }
     if (same == table.rows() && harmless < same)
       throw_invalid(function,
-                    "the table was made of these ids, its row r of id number r; leave the ids out, got id ",
+                    "the table was made of these ids, its row r of id number r; leave the ids out, or take a "
+                    "table of positions, got id ",
                     positions(0, 0), " for row 0");
   }
 }

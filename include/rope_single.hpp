@@ -7093,7 +7093,8 @@ void check_ids(const char* function, Index tokens, const frequency_table<S>& tab
     }
     if (same == table.rows() && harmless < same)
       throw_invalid(function,
-                    "the table was made of these ids, its row r of id number r; leave the ids out, got id ",
+                    "the table was made of these ids, its row r of id number r; leave the ids out, or take a "
+                    "table of positions, got id ",
                     positions(0, 0), " for row 0");
   }
 }
@@ -15539,7 +15540,12 @@ class attended_call {
         read.include(angle);
       });
       for (Index b = 0; b < queries_.asking(); ++b)
-        if (queries_.count(b) > 0) include_read_keys(rows_, b, read);
+        if (queries_.count(b) > 0) {
+          include_read_keys(rows_, b, read);
+          if (const std::span<const std::int64_t> order = rows_.order(b); raw() && ranks == 0)
+            check_ids("attention", to_index(order.size()), table,
+                      position_source(order, to_index(order.size())));
+        }
       check_rotation<Layout>("attention", q_, *table_, known_range{read});
     }
   }
