@@ -1,8 +1,9 @@
 // Operations of engines with many users, each next to a call without the feature: rotation of a window or by
 // coordinates inside attention, decoding from pages, from integers (multiplied as floats, and as they are), a chunk
 // whose keys are integers multiplied as they are, latents (MLA), a batch of steps and a chunk, keys that were rotated
-// earlier, tokens that are evicted, comparisons of rotations, caches that grow, rows that move, heads as rows,
-// positions of a mask, and the attention that keys receive.
+// earlier, tokens that are evicted, comparisons of rotations, caches that grow, rows that move, integers that leave a
+// cache and come back, rings that start at a token, heads as rows, positions of a mask, the attention that keys receive,
+// weights, and keys that are selected in a cache or in pages.
 // Names: what/queries x keys x heads + key heads x head_dim/threads.
 
 #include "../support.hpp"
@@ -254,6 +255,39 @@ void reorder(row& of, Index rows, Index tokens, Index kv_heads, Index head_dim) 
                                                }}}}});
 }
 
+/// The integers of a cache appended to another one, next to plain copies of as many bytes.
+void append_integers(row& of, Index tokens, Index kv_heads, Index head_dim) {
+  const prompt x = {tokens, 1, kv_heads, head_dim};
+  rope::kv_cache<std::int8_t> cache(1, tokens, kv_heads, head_dim), restored = cache;
+  cache.append(x.k, x.v);
+  std::vector<std::int8_t> bytes(static_cast<std::size_t>(2 * tokens * kv_heads * head_dim)), copy = bytes;
+  of.time({[&] {
+            restored.clear();
+            restored.append(cache.keys(0), cache.values(0));
+          }},
+          {{"plain copies", {{[&] {
+              std::copy(bytes.begin(), bytes.end(), copy.begin());
+              bench::keep(copy.data());
+            }}}}});
+}
+
+/// A ring whose first token is at a position, next to a ring that begins with position 0.
+void start_a_ring(row& of, Index window, Index kv_heads, Index head_dim) {
+  const prompt x = {window, 1, kv_heads, head_dim};
+  const rope::frequency_table<float> table(rope::frequencies(head_dim), 2 * window);
+  std::vector<std::int64_t> positions(static_cast<std::size_t>(window));
+  std::iota(positions.begin(), positions.end(), window);
+  rope::ring_cache<float> ring(1, {.window = window, .chunk = window}, kv_heads, head_dim);
+  of.time({[&] {
+            ring.clear();
+            ring.append_at<half_split>(x.k, x.v, table, positions);
+          }},
+          {{"tokens from position 0 on", {{[&] {
+              ring.clear();
+              ring.append<half_split>(x.k, x.v, table);
+            }}}}});
+}
+
 /// A step of heads that are rows of a batch, next to a step of the same heads.
 void step_of_head_rows(row& of, Index keys, Index heads, Index kv_heads, Index head_dim) {
   const prompt one = {1, heads, kv_heads, head_dim}, many = {keys, 1, kv_heads, head_dim};
@@ -291,6 +325,43 @@ void weight_sums(row& of, Index tokens, Index keys, Index heads, Index kv_heads,
   });
 }
 
+/// The weights of a step, next to its attention.
+void weights_of_step(row& of, Index keys, Index heads, Index kv_heads, Index head_dim, int threads) {
+  const prompt one = {1, heads, kv_heads, head_dim}, many = {keys, 1, kv_heads, head_dim};
+  rope::kv_cache<float> cache(1, keys, kv_heads, head_dim);
+  cache.append(many.k, many.v);
+  std::vector<float> weights(static_cast<std::size_t>(heads * keys));
+  run(threads, [&](const auto& pool) {
+    of.time({[&] { rope::attention_weights(one.q, cache, weights, {}, {}, pool); }},
+            {{"attention", {{[&] { rope::attention(one.q, cache, one.out, {}, {}, pool); }}}}});
+  });
+}
+
+/// A step whose 2048 keys are selected for each key head, in a cache or in pages, next to keys selected in
+/// memory.
+void selected_step(row& of, Index keys, Index heads, Index kv_heads, Index head_dim, bool in_pages) {
+  constexpr Index size = 2048;
+  const prompt one = {1, heads, kv_heads, head_dim};
+  const engine memory({static_cast<int>(keys)}, kv_heads, head_dim);
+  const auto k = rope::bhsd(static_cast<const float*>(memory.k_.data()), 1, kv_heads, keys, head_dim),
+             v = rope::bhsd(static_cast<const float*>(memory.v_.data()), 1, kv_heads, keys, head_dim);
+  rope::kv_cache<float> cache(1, in_pages ? 0 : keys, kv_heads, head_dim);
+  if (!in_pages) cache.append(k, v);
+  std::vector<std::int32_t> list(static_cast<std::size_t>(kv_heads * size));
+  for (std::size_t i = 0; i < list.size(); ++i)  // a permutation of all keys: each head takes the next ones
+    list[i] = static_cast<std::int32_t>(i * 40503 % static_cast<std::size_t>(keys));
+  const rope::attention_options options = {
+      .selected = {list.data(), {.queries = 1, .key_heads = kv_heads, .keys = size}}};
+  const auto pages = memory.view(memory.table, memory.lengths);
+  of.time({[&] {
+            if (in_pages)
+              rope::attention(one.q, pages, one.out, options);
+            else
+              rope::attention(one.q, cache, one.out, options);
+          }},
+          {{"keys in memory", {{[&] { rope::attention(one.q, k, v, one.out, options); }}}}});
+}
+
 void add(const std::string& group, const std::string& what, int threads,
          const std::function<void(row&)>& body) {
   bench::add(group, what + "/" + std::to_string(threads) + (threads == 1 ? " thread" : " threads"), body);
@@ -315,6 +386,14 @@ int main(int argc, char** argv) {
   add("rotations that are compared", "rotation_by/1x8x128", 1,
       [](row& of) { compare_rotations(of, 8, 128); });
   add("rows that move", "reorder/8x1024x8x128", 1, [](row& of) { reorder(of, 8, 1024, 8, 128); });
+  add("integers from cache to cache", "append_int8/1x4096x8x128", 1,
+      [](row& of) { append_integers(of, 4096, 8, 128); });
+  add("a ring that starts at a token", "ring_at/1x4096x8x128", 1,
+      [](row& of) { start_a_ring(of, 4096, 8, 128); });
+  for (const bool in_pages : {false, true})
+    add("selected keys of a cache or of pages",
+        std::string(in_pages ? "selected_in_pages" : "selected_in_a_cache") + "/1x65536x32+8x128", 1,
+        [=](row& of) { selected_step(of, 65536, 32, 8, 128, in_pages); });
   add("heads as rows of a batch", "heads_as_batch/1x4096x32+8x128", 1,
       [](row& of) { step_of_head_rows(of, 4096, 32, 8, 128); });
   add("positions of a mask", "positions_of_mask/8x4096", 1, [](row& of) { positions_of_mask(of, 8, 4096); });
@@ -347,6 +426,8 @@ int main(int argc, char** argv) {
     for (const Index tokens : {1, 64})
       add("the attention that keys receive", "weight_sums/" + std::to_string(tokens) + "x4096x32+8x128",
           threads, [=](row& of) { weight_sums(of, tokens, 4096, 32, 8, 128, threads); });
+    add("weights", "weights/1x4096x32+8x128", threads,
+        [=](row& of) { weights_of_step(of, 4096, 32, 8, 128, threads); });
     add("8 steps and a chunk in one call", "mixed_batch/8x4096_and_256x32+8x128", threads,
         [=](row& of) { mixed_batch(of, 32, 8, 128, threads); });
   }

@@ -141,6 +141,43 @@ void query_and_key(bench::row& of, Index tokens) {
   of.time({rotate}, {{"an in-place scale", {{[&] { bench::scale_in_place(x.next(), both.size(), 1); }}}}});
 }
 
+/// From floats to channels of type T, next to a rotation of the floats in place.
+template <class Layout, class T>
+void narrowing(bench::row& of, const shape& s) {
+  const rope::frequency_table<float> table(rope::frequencies(s.head_dim), s.tokens + 8);
+  parts<float> x(s);
+  parts<T> y(s);
+  const auto next = [&] { return view_of(x.next(), s, order::bshd); };
+  of.time({[&] {
+            rope::rotate_to<Layout>(rope::head_view<const float>(next()), view_of(y.next(), s, order::bshd),
+                                    table, 1);
+          }},
+          {{"floats in place", {{[&] { rope::rotate<Layout>(next(), table, 1); }}}}});
+}
+
+/// Queries of float and keys of type T in one call, next to two calls.
+template <class Layout, class T>
+void two_types(bench::row& of, Index tokens) {
+  const rope::frequency_table<float> table(rope::frequencies(128), tokens + 8);
+  const shape of_q = {1, tokens, 32, 128}, of_k = {1, tokens, 8, 128};
+  parts<float> q(of_q);
+  parts<T> k(of_k);
+  const auto queries = [&] { return view_of(q.next(), of_q, order::bshd); };
+  const auto keys = [&] { return view_of(k.next(), of_k, order::bshd); };
+  of.time({[&] { rope::rotate<Layout>(queries(), keys(), table, 1); }},
+          {{"two calls", {{[&] {
+              rope::rotate<Layout>(queries(), table, 1);
+              rope::rotate<Layout>(keys(), table, 1);
+            }}}}});
+}
+
+/// The Hadamard transform, next to an in-place scale.
+void hadamard(bench::row& of, const shape& s) {
+  parts<float> x(s);
+  of.time({[&] { rope::hadamard_transform(view_of(x.next(), s, order::bshd)); }},
+          {{"an in-place scale", {{[&] { bench::scale_in_place(x.next(), s.size(), 1); }}}}});
+}
+
 template <class Layout>
 void add_layout() {
   const std::string layout = bench::layout_name<Layout>();
@@ -188,7 +225,20 @@ void add_layout() {
     of_shape(s, float());
     of_shape(s, Eigen::bfloat16());
     of_shape(s, Eigen::half());
+    const auto narrowed = [&]<class T>(T) {
+      bench::add(
+          "rotation from float to 16 bits",
+          "rotate_to_narrow/" + layout + "/" + bench::type_name<T>() + "/bshd/" + s.name() + "/1 thread",
+          [=](bench::row& of) { narrowing<Layout, T>(of, s); });
+    };
+    narrowed(Eigen::bfloat16());
+    narrowed(Eigen::half());
   }
+  for (const Index tokens : {1, 4096})
+    bench::add("rotation of queries and keys of two types",
+               "rotate_two_types/" + layout + "/float+bfloat16/bshd/" + std::to_string(tokens) +
+                   "x(32+8)x128/1 thread",
+               [=](bench::row& of) { two_types<Layout, Eigen::bfloat16>(of, tokens); });
   for (const Index tokens : {1, 4096})
     bench::add("rotation of queries and keys in one call",
                "rotate_q_and_k/" + layout + "/float/thd/" + std::to_string(tokens) + "x(32+8)x128/1 thread",
@@ -200,5 +250,8 @@ void add_layout() {
 int main(int argc, char** argv) {
   add_layout<rope::half_split>();
   add_layout<rope::interleaved>();
+  for (const shape& s : {shape{1, 1, 32, 128}, shape{1, 4096, 32, 128}})
+    bench::add("a Hadamard transform", "hadamard/float/bshd/" + s.name() + "/1 thread",
+               [=](bench::row& of) { hadamard(of, s); });
   return bench::run(argc, argv);
 }
