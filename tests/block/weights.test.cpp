@@ -232,13 +232,13 @@ TEST_CASE("a weight without memory throws", "[block]") {
 
 TEST_CASE("an Eigen::Map of const numbers is a weight without braces", "[block]") {
   using matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-  const std::vector<float> memory(6 * 4, 1.0f);
-  const Eigen::Map<const matrix> map(memory.data(), 6, 4);
-  const Eigen::Map<const Eigen::RowVectorXf> bias(memory.data(), 6);
+  const std::vector<float> numbers(6 * 4, 1.0f);
+  const Eigen::Map<const matrix> map(numbers.data(), 6, 4);
+  const Eigen::Map<const Eigen::RowVectorXf> bias(numbers.data(), 6);
   const rope::multi_head_weights<float> weights = {
-      .q = map, .k = {map}, .v = {map, bias}, .o = Eigen::Map<const matrix>(memory.data(), 4, 6)};
+      .q = map, .k = {map}, .v = {map, bias}, .o = Eigen::Map<const matrix>(numbers.data(), 4, 6)};
   for (const auto* projection : {&weights.q, &weights.k, &weights.v}) {
-    CHECK(projection->weight.data() == memory.data());
+    CHECK(projection->weight.data() == numbers.data());
     CHECK(projection->weight.rows() == 6);
   }
   CHECK(weights.v.bias.size() == 6);
