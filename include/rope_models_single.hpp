@@ -13205,12 +13205,6 @@ inline void release_scratch() { detail::scratch_piece::release_all(); }
 }  // namespace rope::inline ROPE_ABI
 #endif  // ROPE_BASE_SCRATCH_HPP
 
-#ifndef ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP
-#define ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP
-
-#ifndef ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
-#define ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
-
 #ifndef ROPE_BASE_SIMD_PACKET_PAIRS_HPP
 #define ROPE_BASE_SIMD_PACKET_PAIRS_HPP
 /// Splits a run of channels into a packet of the even and a packet of the odd channels.
@@ -13442,12 +13436,11 @@ template <class P>
 EIGEN_ALWAYS_INLINE even_odd<P> load_pairs(const Eigen::bfloat16* from) {
   return load_even_odd<P>(from);
 }
-/// The inverse of load_even_odd. Each value is rounded like `rounded`.
+/// The inverse of load_even_odd. Each value is rounded to nearest, ties to even.
+///
+/// Requires:  the values are finite
 template <class P>
-EIGEN_ALWAYS_INLINE void store_even_odd(Eigen::bfloat16* to, const P& even, const P& odd) {
-#if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
-  store_bfloat16(to, even, odd);
-#else
+EIGEN_ALWAYS_INLINE void store_rounded(Eigen::bfloat16* to, const P& even, const P& odd) {
   using bits = bits_packet<P>;
   const auto one = fill<bits>(1), below_half = fill<bits>(0x7fff);
   const auto rounded = [&](const P& value) {
@@ -13456,15 +13449,59 @@ EIGEN_ALWAYS_INLINE void store_even_odd(Eigen::bfloat16* to, const P& even, cons
   };
   const bits upper = bitwise_and(rounded(odd), fill<bits>(std::int32_t(0xffff0000u)));
   store_bits(to, bitwise_or(upper, shift_right<16>(rounded(even))));
+}
+/// The same for values that may be NaN without lower bits. Each is rounded like `rounded`.
+template <class P>
+EIGEN_ALWAYS_INLINE void store_even_odd(Eigen::bfloat16* to, const P& even, const P& odd) {
+#if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
+  store_bfloat16(to, even, odd);
+#else
+  store_rounded(to, even, odd);
 #endif
 }
 template <class P>
 EIGEN_ALWAYS_INLINE void store_pairs(Eigen::bfloat16* to, const P& first, const P& second) {
   store_even_odd(to, first, second);
 }
+/// Converts channels, each like static_cast. Packets have other bits for NaN. If a number is not finite, all
+/// are therefore converted one by one.
+template <class X, class T>
+void convert_channels(const X* from, Index count, T* to) {
+  Index d = 0;
+  if constexpr (std::is_same_v<X, float> && sizeof(T) == 2 && has_packets<T, packet<float>>) {
+    using P = packet<float>;
+    using bits = bits_packet<P>;
+    bits exponents = fill<bits>(0);  // the sign of a lane is set if an exponent was that of infinity
+    const auto add_exponent = [&](const P& x) {
+      const bits exponent = bitwise_and(to_bits(x), fill<bits>(0x7f800000));
+      exponents = bitwise_or(exponents, add(exponent, fill<bits>(0x00800000)));
+    };
+    constexpr Index step = (std::is_same_v<T, Eigen::half> ? 1 : 2) * lanes<P>;
+    for (; d + step <= count; d += step)
+      if constexpr (step == lanes<P>) {
+        const P x = load<P>(from + d);
+        add_exponent(x);
+        store(to + d, x);
+      } else {
+        const even_odd<P> x = load_even_odd<P>(from + d);
+        add_exponent(x.even), add_exponent(x.odd);
+        store_rounded(to + d, x.even, x.odd);
+      }
+    std::int32_t lane[std::size_t(lanes<P>)];
+    store_bits(lane, exponents);
+    for (const std::int32_t x : lane) d = x < 0 ? 0 : d;
+  }
+  for (; d < count; ++d) to[d] = static_cast<T>(from[d]);
+}
 }  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
 #endif  // ROPE_BASE_SIMD_PACKET_PAIRS_HPP
+
+#ifndef ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP
+#define ROPE_ROTATION_DETAIL_ROTATION_PLAN_HPP
+
+#ifndef ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
+#define ROPE_ROTATION_DETAIL_ROTATE_KERNEL_HPP
 /// The rotation of the heads of one token. The table entries of a few packets are read once and stay in
 /// registers while the same channels of all heads are rotated. Each pair (u, v) becomes
 ///
@@ -14123,20 +14160,16 @@ void rotate_and_round(const head_view<const float>& x, const head_view<T>& out, 
                       const Source& source, const Threads& threads) {
   const Index channels = x.heads * x.head_dim,
               piece = (std::max)(Index{1}, 16384 / (std::max)(Index{1}, channels));
-  parallel_pieces(
-      threads, x.batch * x.tokens, cost_of(x.batch * x.tokens, channels, sizeof(float)),
-      [&](Index begin, Index end) {
-        for_each_piece(x, begin, end, piece, [&](Index b, Index t, Index count) {
-          const head_view<float> wide = bshd(workspace<struct rotated_pieces, float>(count * channels),
-                                             Index{1}, count, x.heads, x.head_dim);
-          rotate_into<Layout, inverse>(x.batch_range(b, 1).token_range(t, count), wide, table,
-                                       positions_of_row(source, b, t));
-          for (Index i = 0; i < count; ++i)
-            for (Index h = 0; h < x.heads; ++h)
-              channels_map<T>(out.at(b, t + i, h), x.head_dim) =
-                  const_channels_map<arithmetic<T>>(wide.at(0, i, h), x.head_dim).template cast<T>();
-        });
-      });
+  const auto rotate_piece = [&](Index b, Index t, Index count) {
+    const head_view<float> wide =
+        bshd(workspace<struct rotated_pieces, float>(count * channels), Index{1}, count, x.heads, x.head_dim);
+    rotate_into<Layout, inverse>(x.batch_range(b, 1).token_range(t, count), wide, table,
+                                 positions_of_row(source, b, t));
+    for (Index i = 0; i < count; ++i)
+      for (Index h = 0; h < x.heads; ++h) convert_channels(wide.at(0, i, h), x.head_dim, out.at(b, t + i, h));
+  };
+  parallel_pieces(threads, x.batch * x.tokens, cost_of(x.batch * x.tokens, channels, sizeof(float)),
+                  [&](Index begin, Index end) { for_each_piece(x, begin, end, piece, rotate_piece); });
 }
 /// Throws std::invalid_argument unless `out` can take a result that has the shape of `x`: it is `x`, or
 /// shares no memory with it.

@@ -4606,10 +4606,7 @@ EIGEN_ALWAYS_INLINE even_odd<P> load_pairs(const Eigen::bfloat16* from) {
   return load_even_odd<P>(from);
 }
 template <class P>
-EIGEN_ALWAYS_INLINE void store_even_odd(Eigen::bfloat16* to, const P& even, const P& odd) {
-#if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
-  store_bfloat16(to, even, odd);
-#else
+EIGEN_ALWAYS_INLINE void store_rounded(Eigen::bfloat16* to, const P& even, const P& odd) {
   using bits = bits_packet<P>;
   const auto one = fill<bits>(1), below_half = fill<bits>(0x7fff);
   const auto rounded = [&](const P& value) {
@@ -4618,11 +4615,46 @@ EIGEN_ALWAYS_INLINE void store_even_odd(Eigen::bfloat16* to, const P& even, cons
   };
   const bits upper = bitwise_and(rounded(odd), fill<bits>(std::int32_t(0xffff0000u)));
   store_bits(to, bitwise_or(upper, shift_right<16>(rounded(even))));
+}
+template <class P>
+EIGEN_ALWAYS_INLINE void store_even_odd(Eigen::bfloat16* to, const P& even, const P& odd) {
+#if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
+  store_bfloat16(to, even, odd);
+#else
+  store_rounded(to, even, odd);
 #endif
 }
 template <class P>
 EIGEN_ALWAYS_INLINE void store_pairs(Eigen::bfloat16* to, const P& first, const P& second) {
   store_even_odd(to, first, second);
+}
+template <class X, class T>
+void convert_channels(const X* from, Index count, T* to) {
+  Index d = 0;
+  if constexpr (std::is_same_v<X, float> && sizeof(T) == 2 && has_packets<T, packet<float>>) {
+    using P = packet<float>;
+    using bits = bits_packet<P>;
+    bits exponents = fill<bits>(0);  // the sign of a lane is set if an exponent was that of infinity
+    const auto add_exponent = [&](const P& x) {
+      const bits exponent = bitwise_and(to_bits(x), fill<bits>(0x7f800000));
+      exponents = bitwise_or(exponents, add(exponent, fill<bits>(0x00800000)));
+    };
+    constexpr Index step = (std::is_same_v<T, Eigen::half> ? 1 : 2) * lanes<P>;
+    for (; d + step <= count; d += step)
+      if constexpr (step == lanes<P>) {
+        const P x = load<P>(from + d);
+        add_exponent(x);
+        store(to + d, x);
+      } else {
+        const even_odd<P> x = load_even_odd<P>(from + d);
+        add_exponent(x.even), add_exponent(x.odd);
+        store_rounded(to + d, x.even, x.odd);
+      }
+    std::int32_t lane[std::size_t(lanes<P>)];
+    store_bits(lane, exponents);
+    for (const std::int32_t x : lane) d = x < 0 ? 0 : d;
+  }
+  for (; d < count; ++d) to[d] = static_cast<T>(from[d]);
 }
 }  // namespace rope::inline ROPE_ABI::detail
 ROPE_DETAIL_QUIET_END
@@ -5197,20 +5229,16 @@ void rotate_and_round(const head_view<const float>& x, const head_view<T>& out, 
                       const Source& source, const Threads& threads) {
   const Index channels = x.heads * x.head_dim,
               piece = (std::max)(Index{1}, 16384 / (std::max)(Index{1}, channels));
-  parallel_pieces(
-      threads, x.batch * x.tokens, cost_of(x.batch * x.tokens, channels, sizeof(float)),
-      [&](Index begin, Index end) {
-        for_each_piece(x, begin, end, piece, [&](Index b, Index t, Index count) {
-          const head_view<float> wide = bshd(workspace<struct rotated_pieces, float>(count * channels),
-                                             Index{1}, count, x.heads, x.head_dim);
-          rotate_into<Layout, inverse>(x.batch_range(b, 1).token_range(t, count), wide, table,
-                                       positions_of_row(source, b, t));
-          for (Index i = 0; i < count; ++i)
-            for (Index h = 0; h < x.heads; ++h)
-              channels_map<T>(out.at(b, t + i, h), x.head_dim) =
-                  const_channels_map<arithmetic<T>>(wide.at(0, i, h), x.head_dim).template cast<T>();
-        });
-      });
+  const auto rotate_piece = [&](Index b, Index t, Index count) {
+    const head_view<float> wide =
+        bshd(workspace<struct rotated_pieces, float>(count * channels), Index{1}, count, x.heads, x.head_dim);
+    rotate_into<Layout, inverse>(x.batch_range(b, 1).token_range(t, count), wide, table,
+                                 positions_of_row(source, b, t));
+    for (Index i = 0; i < count; ++i)
+      for (Index h = 0; h < x.heads; ++h) convert_channels(wide.at(0, i, h), x.head_dim, out.at(b, t + i, h));
+  };
+  parallel_pieces(threads, x.batch * x.tokens, cost_of(x.batch * x.tokens, channels, sizeof(float)),
+                  [&](Index begin, Index end) { for_each_piece(x, begin, end, piece, rotate_piece); });
 }
 template <class X, class T>
 void check_result(const char* function, const head_view<const X>& x, const head_view<T>& out) {

@@ -10,6 +10,7 @@
 #include <rope/base/numbers.hpp>
 #include <rope/base/parallel.hpp>
 #include <rope/base/scratch.hpp>
+#include <rope/base/simd/packet_pairs.hpp>  // convert_channels
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/checks.hpp>
@@ -41,20 +42,16 @@ void rotate_and_round(const head_view<const float>& x, const head_view<T>& out, 
                       const Source& source, const Threads& threads) {
   const Index channels = x.heads * x.head_dim,
               piece = (std::max)(Index{1}, 16384 / (std::max)(Index{1}, channels));
-  parallel_pieces(
-      threads, x.batch * x.tokens, cost_of(x.batch * x.tokens, channels, sizeof(float)),
-      [&](Index begin, Index end) {
-        for_each_piece(x, begin, end, piece, [&](Index b, Index t, Index count) {
-          const head_view<float> wide = bshd(workspace<struct rotated_pieces, float>(count * channels),
-                                             Index{1}, count, x.heads, x.head_dim);
-          rotate_into<Layout, inverse>(x.batch_range(b, 1).token_range(t, count), wide, table,
-                                       positions_of_row(source, b, t));
-          for (Index i = 0; i < count; ++i)
-            for (Index h = 0; h < x.heads; ++h)
-              channels_map<T>(out.at(b, t + i, h), x.head_dim) =
-                  const_channels_map<arithmetic<T>>(wide.at(0, i, h), x.head_dim).template cast<T>();
-        });
-      });
+  const auto rotate_piece = [&](Index b, Index t, Index count) {
+    const head_view<float> wide =
+        bshd(workspace<struct rotated_pieces, float>(count * channels), Index{1}, count, x.heads, x.head_dim);
+    rotate_into<Layout, inverse>(x.batch_range(b, 1).token_range(t, count), wide, table,
+                                 positions_of_row(source, b, t));
+    for (Index i = 0; i < count; ++i)
+      for (Index h = 0; h < x.heads; ++h) convert_channels(wide.at(0, i, h), x.head_dim, out.at(b, t + i, h));
+  };
+  parallel_pieces(threads, x.batch * x.tokens, cost_of(x.batch * x.tokens, channels, sizeof(float)),
+                  [&](Index begin, Index end) { for_each_piece(x, begin, end, piece, rotate_piece); });
 }
 
 /// Throws std::invalid_argument unless `out` can take a result that has the shape of `x`: it is `x`, or

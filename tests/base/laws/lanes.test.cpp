@@ -165,6 +165,36 @@ void check_rows() {
   }
 }
 
+/// Rows of floats, every third with an infinity or a NaN, convert to T as static_cast does.
+template <class T>
+void check_conversions() {
+  testing::random random(20261201);
+  const Index longest = 5 * lanes<packet<float>> + 3;
+  const auto bits_of = [](T value) { return Eigen::numext::bit_cast<std::uint16_t>(value); };
+  for (int n = 0; n < 3000; ++n) {
+    const auto count = static_cast<Index>(random.integer(0, longest));
+    CAPTURE(n, count);
+    std::vector<float> x;
+    for (Index i = 0; i < longest; ++i) {
+      float value = std::bit_cast<float>(drawn_bits(random));
+      if (random.integer(0, 1) == 0) value = static_cast<float>(random.integer(-70000, 70000)) / 4096;
+      x.push_back(value);
+    }
+    const std::uint32_t specials[] = {0x7f800000, 0xff800000, 0x7fffffff, 0xffffffff, 0x7fc00001, 0xff80ffff};
+    if (n % 3 == 0 && count > 0)
+      x[static_cast<std::size_t>(random.integer(0, count - 1))] =
+          std::bit_cast<float>(specials[random.integer(0, 5)]);
+    std::vector<T> out(std::size_t(longest + 1), T(98.0f));
+    convert_channels(x.data(), count, out.data());
+    bool equals = true;
+    for (Index i = 0; i <= longest; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      equals = equals && bits_of(out[at]) == bits_of(i < count ? static_cast<T>(x[at]) : T(98.0f));
+    }
+    CHECK(equals);
+  }
+}
+
 template <class A>
 void check_infinities() {
   constexpr A most = std::numeric_limits<A>::max(), infinity = std::numeric_limits<A>::infinity();
@@ -260,6 +290,11 @@ TEST_CASE("rows of any length are converted to float and rounded, and nothing af
     for (Index i = 0; i < 257; ++i)
       CHECK(wide[std::size_t(i)] == (i < count ? static_cast<float>(i - 128) : 999.0f));
   }
+}
+
+TEST_CASE("rows of floats convert to 16 bits as numbers do, also with infinities and NaN", "[base]") {
+  check_conversions<Eigen::half>();
+  check_conversions<Eigen::bfloat16>();
 }
 
 TEST_CASE("infinities are recognised by their bits", "[base]") {

@@ -16,6 +16,7 @@
 #include <rope/base/numbers.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/base/simd/packet_math.hpp>
+#include <rope/base/simd/packet_pairs.hpp>  // convert_channels
 #include <rope/base/simd/panels.hpp>
 #include <rope/config.hpp>
 
@@ -349,10 +350,22 @@ void write_channels(const visibility& rules, const A* sums, A sum, Index count, 
     const auto numbers = fill<std::remove_cvref_t<decltype(x)>>(number);
     return multiplies ? multiply(x, numbers) : divide(x, numbers);
   };
-  Index c = 0;
-  if constexpr (std::is_same_v<A, T>)
-    for (; c + lanes<P> <= count; c += lanes<P>) store(out + c, quotient(load<P>(sums + c)));
-  for (; c < count; ++c) out[c] = static_cast<T>(quotient(sums[c]));
+  const auto divide_all = [&](const A* from, Index size, A* to) {
+    Index c = 0;
+    for (; c + lanes<P> <= size; c += lanes<P>) store(to + c, quotient(load<P>(from + c)));
+    for (; c < size; ++c) to[c] = quotient(from[c]);
+  };
+  if constexpr (std::is_same_v<A, T>) {
+    divide_all(sums, count, out);
+  } else {
+    constexpr Index most = 64;
+    A quotients[most];
+    for (Index c = 0, here; c < count; c += here) {
+      here = (std::min)(most, count - c);
+      divide_all(sums + c, here, quotients);
+      convert_channels(quotients, here, out + c);
+    }
+  }
 }
 
 template <class A>

@@ -10,6 +10,7 @@
 #include <rope/base/numbers.hpp>
 #include <rope/base/quantized_channels.hpp>
 #include <rope/base/scratch.hpp>
+#include <rope/base/simd/packet_pairs.hpp>  // convert_channels
 #include <rope/config.hpp>
 #include <rope/positions/positions.hpp>
 #include <rope/rotation/detail/rotation_plan.hpp>
@@ -80,8 +81,7 @@ void copy_channels(const From& x, const To& out) {
           if constexpr (std::is_same_v<X, T>)
             std::copy_n(x.at(b, t, h), x.head_dim, out.at(b, t, h));
           else
-            channels_map<T>(out.at(b, t, h), x.head_dim) =
-                const_channels_map<X>(x.at(b, t, h), x.head_dim).template cast<T>();
+            convert_channels(x.at(b, t, h), x.head_dim, out.at(b, t, h));
           if constexpr (is_quantized<T>) *out.scale_at(b, t, h) = *x.scale_at(b, t, h);
         }
   }
