@@ -118,6 +118,51 @@ void check_rotated(const head_view<const T>& before, const head_view<const T>& a
   });
 }
 
+/// Whether two channels have the same bits, or are both NaN.
+template <class T>
+bool same(T a, T b) {
+  return testing::same_bits(&a, &b, 1) || (Eigen::numext::isnan(a) && Eigen::numext::isnan(b));
+}
+
+/// `rotate_into(out)` must write the rotated floats of `rotated`, each rounded to N.
+template <class N>
+void check_rounded(const head_view<const float>& rotated, const auto& rotate_into) {
+  if (rotated.size() == 0) return;
+  std::vector<N> numbers(static_cast<std::size_t>(rotated.size()), N(7));
+  const auto out = bhsd(numbers.data(), rotated.batch, rotated.heads, rotated.tokens, rotated.head_dim);
+  rotate_into(out);
+  testing::for_each_head(rotated, [&](Index r, Index t, Index h) {
+    for (Index d = 0; d < rotated.head_dim; ++d)
+      check(same(out.at(r, t, h)[d], static_cast<N>(rotated.at(r, t, h)[d])),
+            "a float that is rotated to 16 bits is rounded once");
+  });
+}
+
+/// `rotate_both(q, k)` of floats and of channels of type N must rotate each as `rotate_one` does alone.
+template <class N>
+void check_two_types(const head_view<const float>& x, const auto& rotate_both, const auto& rotate_one) {
+  if (x.size() == 0) return;
+  const auto size = static_cast<std::size_t>(x.size());
+  std::vector<float> q(size);
+  std::vector<N> k(size);
+  const auto view = [&](auto& numbers) {
+    return bshd(numbers.data(), x.batch, x.tokens, x.heads, x.head_dim);
+  };
+  testing::for_each_head(x, [&](Index r, Index t, Index h) {
+    for (Index d = 0; d < x.head_dim; ++d) {
+      view(q).at(r, t, h)[d] = x.at(r, t, h)[d];
+      view(k).at(r, t, h)[d] = static_cast<N>(x.at(r, t, h)[d]);
+    }
+  });
+  std::vector<float> alone = q;
+  std::vector<N> narrow = k;
+  rotate_both(view(q), view(k));
+  rotate_one(view(alone));
+  rotate_one(view(narrow));
+  for (std::size_t i = 0; i < size; ++i)
+    check(same(q[i], alone[i]) && same(k[i], narrow[i]), "two types rotate together as each does alone");
+}
+
 template <class S>
 frequency_table<S> draw_table(bytes& b, Index pairs, Index rows, std::int64_t& first) {
   static const std::int64_t starts[] = {
@@ -247,6 +292,26 @@ void run(bytes& b) {
           "only the channels of the heads are written");
     check_rotated<Layout, T>(memory.remembered(x), head_view<const T>(x), table, first_channel, p, back);
     check_rotated<Layout, T>(other.remembered(k), head_view<const T>(k), table, first_channel, p, back);
+    if constexpr (std::is_same_v<T, float>) {
+      const auto with = [&](const auto& f) {
+        with_positions(p, [&](const auto& positions) {
+          with_table(table, placed, first_channel, [&](const auto& by) { f(by, positions); });
+        });
+      };
+      const auto rotate_both = [&](const auto& queries, const auto& keys) {
+        with([&](const auto& by, const auto& positions) {
+          back ? unrotate<Layout>(queries, keys, by, positions)
+               : rotate<Layout>(queries, keys, by, positions);
+        });
+      };
+      const auto rotate_one = [&](const auto& one) {
+        with([&](const auto& by, const auto& positions) {
+          back ? unrotate<Layout>(one, by, positions) : rotate<Layout>(one, by, positions);
+        });
+      };
+      check_two_types<Eigen::bfloat16>(memory.remembered(x), rotate_both, rotate_one);
+      check_two_types<Eigen::half>(memory.remembered(x), rotate_both, rotate_one);
+    }
   } else if (in_place) {
     if (what == wrong::shape || what == wrong::shared) what = wrong::nothing;
     const auto call = [&] {
@@ -267,18 +332,23 @@ void run(bytes& b) {
       *b.one_of(extents) += 1;
     }
     const head_view<T> out = draw_view(b, other, batch, tokens, heads, x.head_dim);
-    const auto call = [&] {
+    const auto call_for = [&](const auto& to) {
       with_positions(p, [&](const auto& positions) {
         with_table(table, placed, first_channel, [&](const auto& by) {
-          back ? unrotate_to<Layout>(head_view<const T>(x), out, by, positions)
-               : rotate_to<Layout>(head_view<const T>(x), out, by, positions);
+          back ? unrotate_to<Layout>(head_view<const T>(x), to, by, positions)
+               : rotate_to<Layout>(head_view<const T>(x), to, by, positions);
         });
       });
     };
+    const auto call = [&] { call_for(out); };
     if (what != wrong::nothing) return rejected(what, call, memory, other);
     call();
     check(memory.untouched() && other.untouched_outside(out), "only the channels of the output are written");
     check_rotated<Layout, T>(head_view<const T>(x), head_view<const T>(out), table, first_channel, p, back);
+    if constexpr (std::is_same_v<T, float>) {
+      check_rounded<Eigen::half>(head_view<const T>(out), call_for);
+      check_rounded<Eigen::bfloat16>(head_view<const T>(out), call_for);
+    }
   }
 }
 
