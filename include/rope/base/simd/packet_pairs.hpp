@@ -292,7 +292,7 @@ template <class X, class T>
 void convert_channels(const X* from, Index count, T* to) {
   Index d = 0;
   if constexpr (std::is_same_v<X, float> && sizeof(T) == 2 && has_packets<T, packet<float>>) {
-    using P = packet<float>;
+    using P = packet<X>;
     using bits = bits_packet<P>;
     bits exponents = fill<bits>(0);  // the sign of a lane is set if an exponent was that of infinity
     const auto add_exponent = [&](const P& x) {
