@@ -8,6 +8,7 @@
 #include <utility>  // std::index_sequence
 
 #include <rope/attention/detail/rows.hpp>
+#include <rope/base/numbers.hpp>
 #include <rope/base/simd/packet.hpp>
 #include <rope/config.hpp>
 
@@ -128,7 +129,7 @@ class stream_ahead {
   /// for which it is at regular strides, rounded to a multiple of `step` that is not 0.
   EIGEN_ALWAYS_INLINE lines_ahead next_tokens(Index bytes, Index step, repeated_prefetch& again,
                                               Index& tokens) {
-    if (stride_ != row_ && row_ > 0 && left_ < bytes * tokens) tokens = pieces_of(Index(left_), bytes);
+    if (stride_ != row_ && row_ > 0 && left_ < bytes * tokens) tokens = pieces_of(to_index(left_), bytes);
     if (again.left > 0) tokens = (std::min)(tokens, again.left);
     tokens = (std::max)(step, tokens / step * step);
     const lines_ahead lines = {take(bytes * tokens), again.address, again.stride};
