@@ -4484,7 +4484,8 @@ EIGEN_ALWAYS_INLINE void store_rounded(Eigen::bfloat16* to, const P& even, const
   const bits upper = bitwise_and(rounded(odd), fill<bits>(std::int32_t(0xffff0000u)));
   store_bits(to, bitwise_or(upper, shift_right<16>(rounded(even))));
 }
-/// The same for values that may be NaN without lower bits. Each is rounded like `rounded`.
+/// store_rounded for values that may also be infinite, or NaN with zeros in the lower 16 bits. Each is rounded
+/// like `rounded`.
 template <class P>
 EIGEN_ALWAYS_INLINE void store_even_odd(Eigen::bfloat16* to, const P& even, const P& odd) {
 #if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
@@ -4497,8 +4498,8 @@ template <class P>
 EIGEN_ALWAYS_INLINE void store_pairs(Eigen::bfloat16* to, const P& first, const P& second) {
   store_even_odd(to, first, second);
 }
-/// Converts channels, each like static_cast. Packets have other bits for NaN. If a number is not finite, all
-/// are therefore converted one by one.
+/// Converts channels, each like static_cast. Packets would give NaN other bits, so if a number is not finite,
+/// all are converted again, one by one. A call of all_finite before would take as long as the conversion.
 template <class X, class T>
 void convert_channels(const X* from, Index count, T* to) {
   Index d = 0;
@@ -8267,7 +8268,8 @@ struct repeated_prefetch {
     stride = next_stride;
   }
 };
-/// What to prefetch while some tokens are processed, if it is at regular strides.
+/// Addresses to prefetch while some tokens are processed. From token to token they grow by the same number of
+/// bytes.
 struct lines_ahead {
   std::uintptr_t next;    // the next bytes in memory order
   std::uintptr_t again;   // of the second prefetch; 0: there is none
@@ -8321,8 +8323,8 @@ class stream_ahead {
     for (; left_ <= 0 && row_ > 0; left_ += row_) next_ += static_cast<std::uintptr_t>(stride_ - row_);
     return here;
   }
-  /// What to prefetch while the next tokens are processed, `bytes` for each. Reduces `tokens` to the tokens
-  /// for which it is at regular strides, rounded to a multiple of `step` that is not 0.
+  /// The addresses to prefetch while the next `tokens` tokens are processed, `bytes` bytes for each. Reduces
+  /// `tokens` to those before the next jump of an address, rounded to a multiple of `step` that is not 0.
   EIGEN_ALWAYS_INLINE lines_ahead next_tokens(Index bytes, Index step, repeated_prefetch& again,
                                               Index& tokens) {
     if (stride_ != row_ && row_ > 0 && left_ < bytes * tokens) tokens = pieces_of(to_index(left_), bytes);
@@ -8337,9 +8339,9 @@ class stream_ahead {
   std::ptrdiff_t left_, row_, stride_;  // bytes
   Index tokens_;
 };
-/// Calls body(j) for j = first, first + step, ... < last. Each call processes `step` tokens, of which the
-/// kernel reads `bytes` bytes each. If `prefetches` is true, as many bytes of `ahead` are prefetched before.
-/// Their addresses are found once for many tokens, because that takes longer than a token's product.
+/// Calls body(j) for every `step`-th token j of [first, last). A call processes `step` tokens and reads
+/// `bytes` bytes of each. If `prefetches` is true, as many bytes of `ahead` are prefetched before each call.
+/// Finding their addresses takes longer than multiplying a token, so it is done once for many tokens.
 template <Index bytes, Index step, class Prefetches, class Body>
 EIGEN_ALWAYS_INLINE void for_tokens(Index first, Index last, Prefetches prefetches, stream_ahead* ahead,
                                     repeated_prefetch& again, const Body& body) {

@@ -68,7 +68,8 @@ struct repeated_prefetch {
   }
 };
 
-/// What to prefetch while some tokens are processed, if it is at regular strides.
+/// Addresses to prefetch while some tokens are processed. From token to token they grow by the same number of
+/// bytes.
 struct lines_ahead {
   std::uintptr_t next;    // the next bytes in memory order
   std::uintptr_t again;   // of the second prefetch; 0: there is none
@@ -125,8 +126,8 @@ class stream_ahead {
     for (; left_ <= 0 && row_ > 0; left_ += row_) next_ += static_cast<std::uintptr_t>(stride_ - row_);
     return here;
   }
-  /// What to prefetch while the next tokens are processed, `bytes` for each. Reduces `tokens` to the tokens
-  /// for which it is at regular strides, rounded to a multiple of `step` that is not 0.
+  /// The addresses to prefetch while the next `tokens` tokens are processed, `bytes` bytes for each. Reduces
+  /// `tokens` to those before the next jump of an address, rounded to a multiple of `step` that is not 0.
   EIGEN_ALWAYS_INLINE lines_ahead next_tokens(Index bytes, Index step, repeated_prefetch& again,
                                               Index& tokens) {
     if (stride_ != row_ && row_ > 0 && left_ < bytes * tokens) tokens = pieces_of(to_index(left_), bytes);
@@ -143,9 +144,9 @@ class stream_ahead {
   Index tokens_;
 };
 
-/// Calls body(j) for j = first, first + step, ... < last. Each call processes `step` tokens, of which the
-/// kernel reads `bytes` bytes each. If `prefetches` is true, as many bytes of `ahead` are prefetched before.
-/// Their addresses are found once for many tokens, because that takes longer than a token's product.
+/// Calls body(j) for every `step`-th token j of [first, last). A call processes `step` tokens and reads
+/// `bytes` bytes of each. If `prefetches` is true, as many bytes of `ahead` are prefetched before each call.
+/// Finding their addresses takes longer than multiplying a token, so it is done once for many tokens.
 template <Index bytes, Index step, class Prefetches, class Body>
 EIGEN_ALWAYS_INLINE void for_tokens(Index first, Index last, Prefetches prefetches, stream_ahead* ahead,
                                     repeated_prefetch& again, const Body& body) {

@@ -271,7 +271,8 @@ EIGEN_ALWAYS_INLINE void store_rounded(Eigen::bfloat16* to, const P& even, const
   const bits upper = bitwise_and(rounded(odd), fill<bits>(std::int32_t(0xffff0000u)));
   store_bits(to, bitwise_or(upper, shift_right<16>(rounded(even))));
 }
-/// The same for values that may be NaN without lower bits. Each is rounded like `rounded`.
+/// store_rounded for values that may also be infinite, or NaN with zeros in the lower 16 bits. Each is rounded
+/// like `rounded`.
 template <class P>
 EIGEN_ALWAYS_INLINE void store_even_odd(Eigen::bfloat16* to, const P& even, const P& odd) {
 #if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
@@ -286,8 +287,8 @@ EIGEN_ALWAYS_INLINE void store_pairs(Eigen::bfloat16* to, const P& first, const 
   store_even_odd(to, first, second);
 }
 
-/// Converts channels, each like static_cast. Packets have other bits for NaN. If a number is not finite, all
-/// are therefore converted one by one.
+/// Converts channels, each like static_cast. Packets would give NaN other bits, so if a number is not finite,
+/// all are converted again, one by one. A call of all_finite before would take as long as the conversion.
 template <class X, class T>
 void convert_channels(const X* from, Index count, T* to) {
   Index d = 0;
