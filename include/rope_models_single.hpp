@@ -13450,8 +13450,8 @@ EIGEN_ALWAYS_INLINE void store_rounded(Eigen::bfloat16* to, const P& even, const
   const bits upper = bitwise_and(rounded(odd), fill<bits>(std::int32_t(0xffff0000u)));
   store_bits(to, bitwise_or(upper, shift_right<16>(rounded(even))));
 }
-/// store_rounded for values that may also be infinite, or NaN with zeros in the lower 16 bits. Each is rounded
-/// like `rounded`.
+/// store_rounded for values that may also be infinite, or NaN with zeros in the lower 16 bits. Rounds like
+/// `rounded`.
 template <class P>
 EIGEN_ALWAYS_INLINE void store_even_odd(Eigen::bfloat16* to, const P& even, const P& odd) {
 #if ROPE_DETAIL_BFLOAT16_INSTRUCTIONS
